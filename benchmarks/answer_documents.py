@@ -1,4 +1,4 @@
-"""Pages of answers without a model: texts of any length with numbers that look like those of real answers."""
+"""Answer pages without a model: texts of any length with numbers that resemble those of real answers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from attnflow.view.page import file_of
 
 WORDS = ("the", "harbour", "museum", "was", "founded", "by", "a", "town", "council", "engineer", "of", "many", "ships")
 DOCUMENT = 1500
-"""Words of a document of a long prompt."""
+"""Words in a document of a long prompt."""
 
 
 def synthetic_page(tokens: int, answer: int, seed: int = 0) -> str:
-    """A page in which every word is a token: sentences of about 16 words, paragraphs of 5 sentences, documents."""
+    """Return a page in which every word is a token, with sentences, paragraphs and documents."""
     return file_of("a long answer · attnflow", written_document(synthetic(tokens, answer, seed), "sentence"), "answer")
 
 
 def synthetic(tokens: int, answer: int, seed: int = 0) -> Explained:
-    """What such a page shows. Few tokens give much, as in real answers: parts are normal numbers to the third power."""
+    """Return the data of such a page.
+
+    A few tokens contribute much, as in real answers: parts are normal random numbers cubed.
+    """
     random = np.random.default_rng(seed)
     prompt = _prompt(tokens, random)
     labels = _labels(answer, random)

@@ -1,4 +1,4 @@
-"""Our ways to score the tokens of a prompt, and its sentences, by what they gave to an answer; and baselines."""
+"""Our methods to score the tokens and sentences of a prompt by what they contributed to an answer; and baselines."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ Units = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """tokens: of each token of the prompt, higher is more important; None of a method that scores units alone.
+    """The scores of one method; higher is more important.
 
+    tokens: of each token of the prompt; None for a method that scores only units.
     units: of each unit.
     """
 
@@ -43,11 +44,11 @@ class Scores:
 
 
 Method = Callable[["Model", list[int], list[int], Units], Scores]
-"""From the tokens of a prompt, those of its answer, and the positions of each unit."""
+"""From the tokens of a prompt, those of its answer, and the positions of each unit to scores."""
 
 
 def of_tokens(function: Callable[[Model, list[int], list[int]], Floats]) -> Method:
-    """A method that knows tokens alone: a unit gets the sum of its tokens, cut off at zero."""
+    """Make a method from scores of tokens: a unit gets the sum of its tokens, clipped at zero."""
 
     def method(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
         tokens = np.asarray(function(model, ids, answer), np.float64)
@@ -57,7 +58,7 @@ def of_tokens(function: Callable[[Model, list[int], list[int]], Floats]) -> Meth
 
 
 def of_units(function: Callable[[Model, list[int], list[int], Units], Floats]) -> Method:
-    """A method that knows units alone."""
+    """Make a method from scores of units."""
 
     def method(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
         return Scores(None, np.asarray(function(model, ids, answer, units), np.float64))
@@ -66,25 +67,25 @@ def of_units(function: Callable[[Model, list[int], list[int], Units], Floats]) -
 
 
 def signed_parts(answer: Answer) -> Floats:
-    """The parts of each answer token's log-odds that come from tokens of the prompt, but the first: [row, token]."""
+    """Return the parts of each answer token's log-odds that come from prompt tokens, except the first: [row, token]."""
     rows = answer.matrix(signed=True).values[0, :, : len(answer.prompt.ids)].astype(np.float64)
-    rows[:, 0] = 0  # where attention goes that has nowhere to go
+    rows[:, 0] = 0  # the sink of unused attention
     return rows
 
 
 def signed_rows(model: Model, ids: list[int], answer: list[int]) -> Floats:
-    """`signed_parts` of these tokens."""
+    """Return `signed_parts` of these tokens."""
     return signed_parts(model.answer(ids, answer=answer))
 
 
 def answer_rows(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """The default, as `Answer.sources` has it: shares of the rows, each answer token counted alike."""
+    """Score by the default of `Answer.sources`: shares of the rows, with equal weight for each answer token."""
     rows = signed_rows(model, ids, answer)
     return Scores(mean_shares(rows, [(i,) for i in range(len(ids))]), unit_shares(rows, units))
 
 
 def unit_shares(rows: Floats, units: Units, weights: Floats | None = None) -> Floats:
-    """The mean of rows, weighted where there are weights, each as shares of units and of all that is in no unit.
+    """Return the mean of rows, optionally weighted, each as shares of units and of everything outside units.
 
     >>> unit_shares(np.array([[8.0, 3.0, -1.0, 10.0], [0.0, 0.0, 1.0, 0.0]]), [[1, 2], [3]])
     array([0.55, 0.25])
@@ -96,16 +97,16 @@ def unit_shares(rows: Floats, units: Units, weights: Floats | None = None) -> Fl
 
 
 def answer_rows_sum(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """Parts of the log-odds of the whole answer, signed: rows are added up as they are."""
+    """Score by signed parts of the log-odds of the whole answer: rows are added up as they are."""
     tokens = signed_rows(model, ids, answer).sum(0)
     return Scores(tokens, by_units(tokens, units))
 
 
 def answer_rows_by_context(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """The default with each answer token weighted by what the units gave it: ``max(0, log p - log p without them)``.
+    """Score by the default, with answer tokens weighted by their gain ``max(0, log p - log p without the units)``.
 
-    Without units is the question alone, and where everything is in units the prompt's first token alone. Where no token
-    gains from them, all count alike.
+    Without units, the prompt is the question alone, or its first token if everything is in units. If no token gains
+    from the units, all have equal weight.
     """
     explained = model.answer(ids, answer=answer)
     rows = signed_parts(explained)
@@ -117,7 +118,7 @@ def answer_rows_by_context(model: Model, ids: list[int], answer: list[int], unit
 
 
 def log_p(model: Model, prompts: Sequence[Sequence[int]], answer: Sequence[int]) -> Floats:
-    """The log-probability of each answer token after each prompt, ``[prompt, answer token]``, in batches of one length."""
+    """Return the log-probability of each answer token after each prompt, in batches of one length."""
     texts = [{"input_ids": torch.tensor([[*prompt, *answer[:-1]]])} for prompt in prompts]
     rows = np.zeros((len(prompts), len(answer)))
     for numbers, logits in outputs(model, texts, keep=len(answer)):
@@ -127,28 +128,28 @@ def log_p(model: Model, prompts: Sequence[Sequence[int]], answer: Sequence[int])
 
 
 def hops(model: Model, ids: list[int], answer: list[int]) -> Floats:
-    """What the prompt gave by way of the answer's own tokens, too."""
+    """Score by what the prompt contributed, also by way of the answer's own tokens."""
     return model.answer(ids, answer=answer).hops().values[0, 0, : len(ids)].astype(np.float64)
 
 
 def encoded(ids: list[int], answer: list[int]) -> Encoded:
-    """Prompt and answer, without its last token, which nothing reads."""
+    """Return prompt and answer without its last token, which nothing reads."""
     text = [*ids, *answer[:-1]]
     return labelled({"input_ids": torch.tensor([text])}, [str(i) for i in text])
 
 
 def deciding(ids: list[int], answer: list[int]) -> slice:
-    """The positions that predict the answer's tokens."""
+    """Return the positions that predict the answer's tokens."""
     return slice(len(ids) - 1, len(ids) + len(answer) - 1)
 
 
 def odds(ids: list[int], answer: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The sum over the answer of its tokens' log-odds, from logits [1, position, token]."""
+    """Return a function from logits [1, position, token] to the sum of the log-odds of the answer's tokens."""
     return log_odds(deciding(ids, answer), answer, [1.0] * len(answer))
 
 
 def frozen_input(model: Model, ids: list[int], answer: list[int]) -> Floats:
-    """``x0·g0``: what the log-odds owe to the embedding of each token through the frozen pass, but the first token's."""
+    """Score by ``x0·g0``: each embedding's part of the log-odds in the frozen pass, except the first token's."""
     text = encoded(ids, answer)
     frozen = run_frozen(model, text.tensors, model.verify(text))
     values: Floats = frozen.evidence(odds(ids, answer)).own[: len(ids)].cpu().numpy().astype(np.float64)
@@ -157,7 +158,7 @@ def frozen_input(model: Model, ids: list[int], answer: list[int]) -> Floats:
 
 
 def traced(edges: str | None, view: Callable[[Trace, list[int]], TokenAttention]) -> Method:
-    """The mean, over the positions that decide and over layers, of what a view of the attention graph gives each token."""
+    """Make a method from a view of the attention graph: the mean over the deciding positions and over layers."""
 
     def function(model: Model, ids: list[int], answer: list[int]) -> Floats:
         passed = traced_encoding(model, encoded(ids, answer), edges, odds(ids, answer), {"name": "answer"})
@@ -169,7 +170,7 @@ def traced(edges: str | None, view: Callable[[Trace, list[int]], TokenAttention]
 
 
 def gradient_times_input(model: Model, ids: list[int], answer: list[int]) -> Floats:
-    """The plain gradient of the answer's log-odds, times the embedding of each token."""
+    """Score by the gradient of the answer's log-odds times the embedding of each token."""
     text = encoded(ids, answer).tensors
     with torch.enable_grad(), embeddings(model, text["input_ids"]) as read:
         logits = model.forward(text, grad=True).logits
@@ -180,19 +181,19 @@ def gradient_times_input(model: Model, ids: list[int], answer: list[int]) -> Flo
 
 
 def fading(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """How fast the answer falls as attention of the positions that decide it fades, signed."""
+    """Score by how fast the answer falls as attention of the deciding positions fades, signed."""
     tokens = model.answer(ids, answer=answer).sources(method="fading", signed=True).values[0, 0]
     return Scores(tokens, by_units(tokens, units))
 
 
 def everywhere(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """The same of the attention of all positions."""
+    """Score by the same for attention of all positions."""
     tokens = fading_everywhere(model, ids, answer)
     return Scores(tokens, by_units(tokens, units))
 
 
 def rows_and_fading(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """What was read and what fading takes, added up on one scale, of tokens and of units."""
+    """Score by the sum of answer rows and fading on one scale, for tokens and units."""
     explained = model.answer(ids, answer=answer)
     rows = signed_parts(explained).sum(0)
     faded = explained.sources(method="fading", signed=True).values[0, 0]
@@ -200,17 +201,17 @@ def rows_and_fading(model: Model, ids: list[int], answer: list[int], units: Unit
 
 
 def position(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """The first comes first."""
+    """Score earlier positions higher."""
     return Scores(np.arange(len(ids), 0, -1.0), np.arange(len(units), 0, -1.0))
 
 
 def recency(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """The last comes first."""
+    """Score later positions higher."""
     return Scores(np.arange(1.0, len(ids) + 1), np.arange(1.0, len(units) + 1))
 
 
 def chance(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """Random numbers, the same for the same prompt."""
+    """Score by random numbers, the same for the same prompt."""
     draw = np.random.default_rng(zlib.crc32(np.array(ids, np.int64).tobytes()))
     return Scores(draw.random(len(ids)), draw.random(len(units)))
 
@@ -237,4 +238,4 @@ METHODS: dict[str, Method] = {
     "recency": recency,
     "random": chance,
 }
-"""By their names; in a table position, recency and random always stand beside the others."""
+"""All methods by name; tables always include position, recency and random."""

@@ -1,4 +1,4 @@
-"""How well scores over a prompt find the source of an answer, at tokens and at units such as sentences."""
+"""How well scores over a prompt find the source of an answer, for tokens and for units such as sentences."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SINKS = "mass on sinks"
 
 
 def measures(scores: Floats, truth: Sequence[int]) -> tuple[float, float, float]:
-    """R-precision, top-1 and mass on truth (`METRICS`) of ``scores[token]``, or of units.
+    """Return R-precision, top-1 and mass on truth (`METRICS`) of ``scores[token]``, or of units.
 
-    Among tied tokens the order is chance, so each counts by its expectation. Scores below 0 have no mass.
+    Ties count by their expectation. Scores below 0 have no mass.
 
     >>> measures(np.array([0.0, 3.0, -9.0, 1.0, 0.5]), [1, 4])
     (0.5, 1.0, 0.7777777777777778)
@@ -29,7 +29,7 @@ def measures(scores: Floats, truth: Sequence[int]) -> tuple[float, float, float]
 
 
 def precision(scores: Floats, source: NDArray[np.bool_], count: int) -> float:
-    """The share of the source among the `count` highest scores; ties count by their expectation.
+    """Return the fraction of the `count` highest scores that belong to the source; ties count by their expectation.
 
     >>> precision(np.array([2.0, 1.0, 1.0, 0.0]), np.array([True, True, False, False]), 2)
     0.75
@@ -41,7 +41,7 @@ def precision(scores: Floats, source: NDArray[np.bool_], count: int) -> float:
 
 
 def mass(scores: Floats, places: Sequence[int]) -> float:
-    """The share of these places in all scores above 0; 0 where no score is.
+    """Return the share of these places in all positive scores; 0 if no score is positive.
 
     >>> mass(np.array([3.0, -5.0, 1.0]), [0, 1])
     0.75
@@ -52,7 +52,7 @@ def mass(scores: Floats, places: Sequence[int]) -> float:
 
 
 def unit_scores(scores: Floats, units: Sequence[Sequence[int]]) -> Floats:
-    """The sum over the tokens of each unit, cut off at zero after summing.
+    """Return the sum over the tokens of each unit, clipped at zero after summing.
 
     >>> unit_scores(np.array([1.0, -3.0, 2.0, 0.5]), [[0, 1], [2, 3]])
     array([0. , 2.5])
@@ -68,10 +68,10 @@ def source_measures(
     sinks: Sequence[int],
     chain: Sequence[int] = (),
 ) -> dict[str, float]:
-    """All measures of one case by their names: of tokens, of units, and of the chain of units that leads to the source.
+    """Return all measures of one case by name: for tokens, for units, and for the chain to the source.
 
-    tokens: None of a method that scores units alone, which has no measures of tokens. R-precision of a chain is the share
-    of its units among as many top units.
+    tokens: None for a method that scores only units; it has no token measures. R-precision of a chain is the fraction
+        of its units among as many top units.
 
     >>> both = source_measures(np.array([0.0, 3.0, 1.0]), np.array([3.0, 1.0]), [1], [0], [0])
     >>> both["R-precision"], both["units: mass on truth"], both["mass on sinks"]

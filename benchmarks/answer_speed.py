@@ -1,7 +1,7 @@
-"""What explaining an answer costs beside writing it: ``python -m benchmarks.answer_speed``.
+"""The cost of explaining an answer compared with writing it: ``python -m benchmarks.answer_speed``.
 
-On a decoder from a folder, or with ``--shape 8b`` on random weights of Llama-3-8B's shape on a GPU. The tasks run in turns,
-so that a machine that slows down slows all of them, and medians are compared.
+It uses a decoder from a folder or, with ``--shape 8b``, random weights of Llama-3-8B's shape on a GPU. The tasks run in
+turn, so that a machine that slows down affects all of them, and medians are compared.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ON_CACHE, ALONE, BOTH = "explanation on its cache", "explanation without a cache
 SENTENCES, SENTENCES_ALONE = "sentences on its cache", "sentences without a cache"
 
 LIMITS = {(ON_CACHE, FORWARD): 0.5, (BOTH, GENERATION): 1.02}
-"""How many times the second the first may take: the one of small models on a CPU, the other of large ones on a GPU."""
+"""The most time the first may take relative to the second: for small models on a CPU, and for large ones on a GPU."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Medians in seconds and peaks of memory above what the model holds in MB, by task.
+    """Median seconds, and peak memory above the model in MB, by task.
 
     first: seconds of the first explanation, which checks the model.
     """
@@ -55,21 +55,23 @@ class Speed:
     peaks: dict[str, float]
 
     def ratio(self, task: str, of: str) -> float:
-        """How many times the seconds of one task another takes; writing and explaining by what explaining adds.
+        """Return the ratio of two tasks; writing plus explaining is computed from what explaining adds.
 
-        That is the same ratio with less noise: the two runs of generation that it compares otherwise differ by more.
+        That is the same ratio with less noise, because two runs of generation differ by more.
         """
         seconds = self.seconds[of] + self.seconds[ON_CACHE] if (task, of) == (BOTH, GENERATION) else self.seconds[task]
         return seconds / self.seconds[of]
 
 
 def measure(model: Model, prompt: list[int], tokens: int, rounds: int, say: Callable[[str], None]) -> Speed:
-    """Times the tasks on one prompt, to which the model writes `tokens` tokens, whatever ends a text."""
+    """Time the tasks on one prompt, to which the model writes exactly `tokens` tokens."""
     limit = model.limit()
     if limit is not None and len(prompt) + tokens > limit:
-        raise InputError(f"the prompt has {len(prompt)} tokens, the answer {tokens}, and the model takes {limit}")
+        raise InputError(
+            f"the prompt has {len(prompt)} tokens and the answer {tokens}, but the model takes only {limit}"
+        )
     config = model.model.generation_config
-    shortest, config.min_new_tokens = config.min_new_tokens, tokens  # or the answer may end before
+    shortest, config.min_new_tokens = config.min_new_tokens, tokens  # else the answer may end earlier
     try:
         written = model.answer(prompt, max_new_tokens=tokens)
         if len(written.ids) != tokens:
@@ -78,7 +80,7 @@ def measure(model: Model, prompt: list[int], tokens: int, rounds: int, say: Call
         written.sources()
         first = time.perf_counter() - began
         tasks = tasks_of(model, prompt, written.ids, written.writing.cache)
-        for task in tasks.values():  # warm
+        for task in tasks.values():  # warm up
             task()
         times: dict[str, list[float]] = {name: [] for name in tasks}
         for number in range(rounds):
@@ -95,12 +97,12 @@ def measure(model: Model, prompt: list[int], tokens: int, rounds: int, say: Call
 
 
 def tasks_of(model: Model, prompt: list[int], answer: tuple[int, ...], cache: Any) -> dict[str, Callable[[], Any]]:
-    """What is timed. Each makes its answer anew, so that nothing is kept from one run to the next."""
+    """Return the timed tasks. Each makes its answer anew, so that nothing is kept between runs."""
     ids = torch.tensor([[*prompt, *answer]], device=model.device)
     tokens = list(answer)
 
     def forward() -> Any:
-        with torch.no_grad():  # the fair one: logits where the answer is decided, and no cache
+        with torch.no_grad():  # a fair baseline: logits only for the answer, and no cache
             return model.model(input_ids=ids, use_cache=False, logits_to_keep=len(tokens) + 1)
 
     return {
@@ -115,7 +117,7 @@ def tasks_of(model: Model, prompt: list[int], answer: tuple[int, ...], cache: An
 
 
 def timed(model: Model, task: Callable[[], Any]) -> float:
-    """Seconds, until the GPU is done."""
+    """Return seconds, including the GPU's work."""
     wait(model)
     began = time.perf_counter()
     task()
@@ -129,7 +131,7 @@ def wait(model: Model) -> None:
 
 
 def peak(model: Model, task: Callable[[], Any]) -> float:
-    """Memory of the device in MB above what was taken before the task."""
+    """Return peak device memory in MB above what was in use before the task."""
     if model.device.type != "cuda":
         return peak_of(task)[1]
     wait(model)
@@ -141,7 +143,7 @@ def peak(model: Model, task: Callable[[], Any]) -> float:
 
 
 def model_and_prompt(name: str | None, gguf: str | None, shape: str | None, device: str | None, n: int) -> Any:
-    """A model from a folder with a prompt of real text, or random weights of a shape with a prompt of random tokens."""
+    """Return a model from a folder with a prompt of real text, or random weights of a shape with random tokens."""
     from attnflow import load, wrap
 
     if (name is None) == (shape is None):
@@ -154,7 +156,7 @@ def model_and_prompt(name: str | None, gguf: str | None, shape: str | None, devi
     if shape != "8b":
         raise InputError(f"shape={shape!r}: expected 8b")
     if not torch.cuda.is_available():
-        raise InputError("shape 8b needs a CUDA GPU, and torch sees none")
+        raise InputError("shape 8b needs a CUDA GPU, and torch does not see one")
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 128000, (n,), generator=draw).tolist()
     return wrap(llama_8b(), name="Llama-3-8B's shape, random weights"), ids
@@ -176,13 +178,17 @@ def main(
     gguf: Gguf = None,
     shape: Annotated[str | None, typer.Option(help="8b: random weights of that shape, in bfloat16 on a GPU.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
-    prompt: Annotated[int | None, typer.Option(min=2, help="Its tokens; 400, or 1,000 of a shape.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Of the answer; 40, or 500 of a shape.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of the CPU.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 5,
+    prompt: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of the prompt; 400 by default, or 1,000 with a shape.")
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the answer; 40 by default, or 500 with a shape.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """What explaining an answer costs beside a forward pass over it and beside writing it: medians, ratios, memory."""
+    """Measure the cost of explaining an answer against a forward pass over it and against writing it."""
     silence()
     torch.set_num_threads(threads)
     loaded, ids = model_and_prompt(model, gguf, shape, device, prompt or (400 if shape is None else 1000))
@@ -192,7 +198,7 @@ def main(
         print(json.dumps({**asdict(speed), "ratios": ratios}, indent=1))
         return
     Console().print(table_of(speed))
-    print(f"first explanation, which checks the model: {speed.first:.2f} s")
+    print(f"first explanation, including the model check: {speed.first:.2f} s")
     for (task, of), limit in LIMITS.items():
         print(f"{task} / {of}: {speed.ratio(task, of):.3f} (goal: at most {limit})")
 

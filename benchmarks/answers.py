@@ -1,8 +1,8 @@
 """Which method finds where an answer came from? ``python -m benchmarks.answers`` runs methods on tasks, case by case.
 
-Tasks: puzzles whose source is known (`benchmarks.puzzles`), of which the cases count that the model solves, and passages
-with an answer that it wrote (`benchmarks.ablation`). Every result is a line of JSON with what it cost; a run is resumable,
-and ``python -m benchmarks.evidence`` makes tables and tests of the lines.
+Tasks are puzzles whose source is known (`benchmarks.puzzles`), limited to those that the model solves, and passages
+with an answer that it wrote (`benchmarks.ablation`). Every result is a line of JSON with its cost. A run is resumable,
+and ``python -m benchmarks.evidence`` makes tables and tests from the lines.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ TASKS = (*KINDS, ablation.TASK)
 BOTH = "both"
 MIB = 1 << 20
 FEW = 24
-"""Tokens of a case that a method is tried on before anything is measured."""
+"""Tokens of a case that each method is tried on before anything is measured."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A case as the runner takes it. measures: of scores, by their names."""
+    """A case for the runner. measures: maps scores to measures by name."""
 
     task: str
     half: str
@@ -56,7 +56,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Part:
-    """Every `of`-th case, from number `number` on: what one of several processes does."""
+    """Every `of`-th case, from number `number` on: the work of one of several processes."""
 
     number: int = 0
     of: int = 1
@@ -73,7 +73,7 @@ def puzzle_item(half: str, case: Case) -> Item:
 
 
 def passage_item(model: Model, half: str, passage: ablation.Passage, deletions: bool = True) -> Item:
-    """deletions: whether measures that take passes of their own are taken too, a dozen for each method."""
+    """Return a passage as an item. deletions: also take measures that need a dozen passes for each method."""
 
     def measures(scores: Scores) -> dict[str, float]:
         result = ablation.sentence_measures(passage, scores.units)
@@ -94,7 +94,7 @@ def items(
     part: Part,
     deletions: bool = True,
 ) -> Iterator[Item]:
-    """The cases of one half of a task; says how many the model solves."""
+    """Yield the cases of one half of a task, and report how many the model solves."""
     if task != ablation.TASK:
         kept = half_of(task, half, count, model, sentences(data), cache)
         progress(f"{task}, {half}: {len(kept.cases)} kept of {kept.tried} tried")
@@ -113,9 +113,9 @@ def items(
 
 
 def rivals(weights: Path | None = None) -> dict[str, Method]:
-    """Other people's methods (`benchmarks.rivals`), where that module is there. weights: those of a trained AT2.
+    """Return other authors' methods (`benchmarks.rivals`), if that module is available. weights: of a trained AT2.
 
-    What scores tokens and has a way for units of its own gets that way as a second method.
+    A method that scores tokens and also has its own way to score units becomes two methods.
     """
     if find_spec("benchmarks.rivals") is None:
         return {}
@@ -128,7 +128,7 @@ def rivals(weights: Path | None = None) -> dict[str, Method]:
 
 
 def chosen(text: str, known: Mapping[str, Method], groups: Mapping[str, Sequence[str]]) -> dict[str, Method]:
-    """The methods of a list with commas; names may have commas themselves, and the longest name that fits counts.
+    """Return the methods of a comma-separated list; names may contain commas, and the longest matching name is used.
 
     >>> known = dict.fromkeys(("rollout", "rollout, measured residual", "flow"), of_tokens(print))
     >>> list(chosen("flow, rollout, measured residual", known, {}))
@@ -150,19 +150,21 @@ def chosen(text: str, known: Mapping[str, Method], groups: Mapping[str, Sequence
 
 
 def part_of(text: str) -> Part:
-    """>>> part_of("2/8")
+    """Parse a part.
+
+    >>> part_of("2/8")
     Part(number=2, of=8)
     """
     numbers = text.split("/")
     if len(numbers) != 2 or not all(n.isdigit() for n in numbers) or int(numbers[0]) >= int(numbers[1]):
-        raise InputError(f"part {text!r}: expected a number and how many parts there are, such as 0/8")
+        raise InputError(f"part {text!r}: expected a number and the number of parts, such as 0/8")
     return Part(*map(int, numbers))
 
 
 def ready(model: Model, methods: Mapping[str, Method], ours: Sequence[str], item: Item) -> dict[str, Method]:
-    """The methods that run, each run once on the first tokens of a case, so that no case pays for what happens once.
+    """Return the methods that run, after trying each on a short case, so that one-time work is not measured.
 
-    A rival that refuses is left out, with its reason; one of ours is kept, and its results say what is wrong.
+    A rival that refuses is left out with its reason; one of ours is kept, and its results say what is wrong.
     """
     ids, answer = item.ids[:FEW], item.answer[:2]
     able = {}
@@ -173,14 +175,14 @@ def ready(model: Model, methods: Mapping[str, Method], ours: Sequence[str], item
             if name not in ours:
                 progress(f"{name} is left out: {e}")
                 continue
-        except Exception:  # whatever it is, the cases will say it
+        except Exception:  # the cases will report it
             pass
         able[name] = method
     return able
 
 
 def run(model: Model, item: Item, name: str, method: Method, meter: Meter) -> dict[str, Any]:
-    """One result: measures, scores of units, and what it cost (positions: that ran forward); or what went wrong."""
+    """Return one result: measures, unit scores and cost (positions: those that ran forward); or what went wrong."""
     row: dict[str, Any] = {"model": model.name, "task": item.task, "half": item.half, "seed": item.seed, "method": name}
     row |= {"measures": {}, "tokens": len(item.ids) + len(item.answer), "units": len(item.units)}
     gpu = model.device.type == "cuda"
@@ -192,16 +194,16 @@ def run(model: Model, item: Item, name: str, method: Method, meter: Meter) -> di
         row |= {"seconds": seconds, "forwards": forwards, "positions": meter.positions - before}
         if gpu:
             row["peak_mib"] = torch.cuda.max_memory_allocated(model.device) / MIB
-        row["scores"] = [float(f"{x:.6g}") for x in scores.units]  # of units: what later questions are asked of
+        row["scores"] = [float(f"{x:.6g}") for x in scores.units]  # unit scores, for later analyses
         return {**row, "measures": item.measures(scores)}
-    except Exception as e:  # a method that cannot do one case can do others
+    except Exception as e:  # a method that fails on one case may work on others
         return {**row, "error": f"{type(e).__name__}: {e}"[:300]}
 
 
 def measure_all(
     model: Model, methods: Mapping[str, Method], every: Iterator[Item], file: ResultFile, say: Callable[[str], None]
 ) -> None:
-    """Every method on every case that the file does not have yet."""
+    """Run every method on every case that is not in the file yet."""
     meter = Meter(model)
     for number, item in enumerate(every, 1):
         for name, method in methods.items():
@@ -214,31 +216,36 @@ def measure_all(
 
 def main(
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .jsonl file; what it has is not measured again.")],
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .jsonl file; results in it are not measured again.")
+    ],
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="File of sentences, or folder with text.test.txt.xz; ours without it.")
+        Path | None,
+        typer.Option(help="File of sentences, or folder with text.test.txt.xz; built-in sentences by default."),
     ] = None,
     tasks: Annotated[str, typer.Option(help=f"Some of {', '.join(TASKS)}.")] = ",".join(KINDS),
     methods: Annotated[
-        str, typer.Option(help='Names with commas between them; "ours" and "rivals" are all of them.')
+        str, typer.Option(help='Comma-separated names; "ours" and "rivals" stand for all of them.')
     ] = "ours",
-    cases: Annotated[int, typer.Option(min=1, help="Of each task and half.")] = 150,
+    cases: Annotated[int, typer.Option(min=1, help="Cases of each task and half.")] = 150,
     half: Annotated[str, typer.Option(help="unseen, which nothing was tuned on, seen, or both.")] = "unseen",
     part: Annotated[
         str,
         typer.Option(help="i/n: every n-th case from the i-th on, for n processes, each with its own file."),
     ] = "0/1",
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps cases and the truth of passages.")] = None,
-    build: Annotated[bool, typer.Option(help="Build the cases alone, and say how many the model solves.")] = False,
+    build: Annotated[bool, typer.Option(help="Only build the cases, and report how many the model solves.")] = False,
     deletions: Annotated[
         bool,
-        typer.Option(help="Of passages, also what takes a dozen passes a method: drops, (soft) comprehensiveness."),
+        typer.Option(
+            help="For passages, also take measures that need a dozen passes per method: drops, (soft) comprehensiveness."
+        ),
     ] = True,
     weights: Annotated[Path | None, typer.Option(help="Trained weights of the rival AT2 for this model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
-    """Which method finds where an answer came from: tasks x methods for one decoder, a line of JSON a case and method."""
+    """Measure which method finds where an answer came from, with one line of JSON per case and method."""
     wanted = [task.strip() for task in tasks.split(",")]
     if strange := [task for task in wanted if task not in TASKS]:
         raise InputError(f"there is no task {strange[0]!r}: expected some of {', '.join(map(repr, TASKS))}")

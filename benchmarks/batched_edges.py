@@ -1,8 +1,10 @@
-"""Edges about answers of a padded batch beside its plain forward and backward pass: ``python -m benchmarks.batched_edges``.
+"""Edges about answers of a padded batch, against its plain forward and backward pass.
 
-The model has the shape of a small BERT with a classification head, and random weights, so that it needs no checkpoint and
-no tokenizer. Everything runs once a round, in turns, so that a machine that grows warm slows all alike;
-medians are compared.
+``python -m benchmarks.batched_edges``
+
+The model has the shape of a small BERT with a classification head, and random weights, so it needs no checkpoint and no
+tokenizer. The tasks run in turn in every round, so that a machine that slows down affects all of them; medians are
+compared.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     from attnflow.model import Model
 
 FORWARD, BACKWARD, ONE_BY_ONE = "forward", "forward and backward", "gather, one text at a time"
-"""Backward goes to the embeddings, without gradients of parameters. The last is of a few texts, as if of all of them."""
+"""Backward goes to the embeddings, without parameter gradients. The last one runs a few texts and is scaled to all."""
 
 VOCABULARY = 1000
 
 
 def small_bert(layers: int, heads: int, width: int, tokens: int, device: str, dtype: str) -> Model:
-    """A classifier with random weights, of which nobody wants gradients."""
+    """Return a classifier with random weights that need no gradients."""
     import torch
     import transformers
 
@@ -51,7 +53,7 @@ def small_bert(layers: int, heads: int, width: int, tokens: int, device: str, dt
 
 
 def some_texts(model: Model, texts: int, tokens: int) -> TextBatch:
-    """Random texts, the shortest of them three quarters as long as the longest, on the model's device."""
+    """Return random texts on the model's device; the shortest has three quarters of the longest one's length."""
     import torch
 
     from attnflow.edges.batched import TextBatch
@@ -67,7 +69,7 @@ def some_texts(model: Model, texts: int, tokens: int) -> TextBatch:
 
 
 def back(batch: TextBatch) -> Tensor:
-    """The gradient of the sum of all log-odds at the embeddings."""
+    """Return the gradient of the sum of all log-odds at the embeddings."""
     import torch
 
     from attnflow.importance.question import score
@@ -89,7 +91,7 @@ def back(batch: TextBatch) -> Tensor:
 
 
 def tasks(model: Model, batch: TextBatch, alone: int) -> dict[str, Callable[[], object]]:
-    """What is measured, by name. alone: how many texts run one by one."""
+    """Return the measured tasks, by name. alone: how many texts run one by one."""
     from attnflow.edges import batched
 
     def gather() -> object:
@@ -126,7 +128,7 @@ def run(
     say: Callable[[str], None],
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Any]:
-    """Median seconds of each task, of all texts of the batch; the largest memory above the model, on a GPU."""
+    """Return median seconds of each task for all texts of the batch and, on a GPU, peak memory above the model."""
     import torch
 
     cuda = model.device.type == "cuda"
@@ -145,7 +147,7 @@ def run(
                 torch.cuda.synchronize()
                 peaks[name] = (torch.cuda.max_memory_allocated() - before) / 2**30
             spent = clock() - begun
-            if number:  # the first one warms up
+            if number:  # the first round warms up
                 seconds.setdefault(name, []).append(spent * (len(batch.lengths) / alone if name == ONE_BY_ONE else 1))
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
@@ -162,25 +164,25 @@ def run(
 
 def main(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    texts: Annotated[int, typer.Option(min=1, help="Of one batch.")] = 64,
-    tokens: Annotated[int, typer.Option(min=2, help="Of the longest text.")] = 32,
+    texts: Annotated[int, typer.Option(min=1, help="Texts per batch.")] = 64,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of the longest text.")] = 32,
     layers: Annotated[int, typer.Option(min=1)] = 6,
     heads: Annotated[int, typer.Option(min=1)] = 12,
     width: Annotated[int, typer.Option(min=1)] = 384,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, …")] = "float32",
     rounds: Annotated[int, typer.Option(min=1)] = 7,
-    alone: Annotated[int, typer.Option(min=0, help="So many texts one by one, too.")] = 8,
+    alone: Annotated[int, typer.Option(min=0, help="Also run this many texts one by one.")] = 8,
     processor: Annotated[
-        bool, typer.Option("--processor", help="Time of one processor, on a machine that others use too.")
+        bool, typer.Option("--processor", help="Measure the time of one processor, for a machine that others use too.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Edges about answers of a padded batch beside the plain forward and backward pass of the same batch."""
+    """Compare edges about answers of a padded batch with the plain forward and backward pass of the same batch."""
     silence()
     if width % heads:
         raise InputError(f"{width} dimensions cannot be shared by {heads} heads: expected a multiple")
     if processor and device != "cpu":
-        raise InputError("the time of a processor says nothing of a GPU: leave it out, or measure on the CPU")
+        raise InputError("processor time says nothing about a GPU: leave it out, or measure on the CPU")
     if processor:
         import torch
 

@@ -1,4 +1,4 @@
-"""What a trace costs, memory and time, beside the model's own forward pass: ``python -m benchmarks.capture``."""
+"""Memory and time of a trace, compared with the model's own forward pass: ``python -m benchmarks.capture``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ ROUTES = ("forward", "output_attentions", "whole", "blocks")
 
 @dataclass(frozen=True)
 class Row:
-    """One length. Peaks are in MB above the loaded model, times in seconds, medians of the
-    rounds.
+    """One length. Peaks are in MB above the loaded model; times are median seconds.
 
-    forward: the model's plain forward pass, for what it needs by itself. output_attentions: what transformers offers, all
-    heads of all layers. whole: a trace that reduces the heads of a layer when it is done. blocks: a trace in blocks of
-    queries. eager: the forward pass under eager attention.
+    forward: the model's plain forward pass.
+    output_attentions: what transformers offers, all heads of all layers.
+    whole: a trace that reduces the heads of each layer as it finishes.
+    blocks: a trace in blocks of queries.
+    eager: the forward pass with eager attention.
     """
 
     tokens: int
@@ -42,14 +43,14 @@ class Row:
     blocks_s: float
 
     def less(self, route: str) -> tuple[float, float]:
-        """How many times less a trace takes than output_attentions: above the loaded model, and above its forward pass."""
+        """Return how many times less memory a trace takes than output_attentions, without and with the forward pass."""
         peak = {"whole": self.whole_mb, "blocks": self.blocks_mb}[route]
         beyond = max(peak - self.forward_mb, 1e-9)
         return self.output_attentions_mb / peak, (self.output_attentions_mb - self.forward_mb) / beyond
 
 
 def run(lengths: list[int], rounds: int, say: Callable[[str], None]) -> list[Row]:
-    """Memory in a process of its own each, once: it repeats to the megabyte. Times side by side in one, over the rounds."""
+    """Measure memory once, each in its own process, since it is reproducible to the megabyte; and times over rounds."""
     if not Path("/proc/self/statm").exists():
         raise InputError("peak memory is read from /proc: this benchmark needs Linux")
     rows = []
@@ -63,7 +64,7 @@ def run(lengths: list[int], rounds: int, say: Callable[[str], None]) -> list[Row
 
 
 def _encoder(n: int, implementation: str) -> Any:
-    """BERT-base with room for n positions and random weights: what is measured does not depend on them."""
+    """Return BERT-base with room for n positions and random weights, on which the measurements do not depend."""
     import torch
     import transformers
 
@@ -75,7 +76,7 @@ def _encoder(n: int, implementation: str) -> Any:
 
 
 def _prepared(n: int, route: str) -> Callable[[], Any]:
-    """What runs the model by this route, warmed up on a few tokens."""
+    """Return a function that runs the model by this route, warmed up on a few tokens."""
     import torch
 
     from attnflow import wrap
@@ -125,10 +126,13 @@ def times(n: int, rounds: int) -> dict[str, float]:
 
 def main(
     lengths: Annotated[str, typer.Option(help="Tokens.")] = "512,2048,4096",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Memory and time of a trace beside transformers' output_attentions, on 12 layers of 12 heads. Needs Linux."""
+    """Compare memory and time of a trace with transformers' output_attentions, for 12 layers of 12 heads.
+
+    Needs Linux.
+    """
     silence()
     rows = run(numbers(lengths, "lengths"), rounds, progress)
     if as_json:

@@ -1,10 +1,10 @@
-"""Small transformers whose weights are set by hand, so that the route of every answer is a fact.
+"""Small transformers with weights set by hand, so that the route of every answer is known.
 
-A circuit is a `GPT2LMHeadModel` of two layers and four heads whose feed-forward networks add nothing. Its states are made
-of features, each with a dimension of its own and a second one with the opposite sign, so that a LayerNorm has no mean to
-take away: which token stands here, which position this is, what a head wrote here ("before", "moved"), and the answer.
-Queries and keys match so strongly that a head looks at one position alone. Heads without a task look at everything alike
-and have no value, or, of the circuit "sinks", look at a token whose value is zero.
+A circuit is a `GPT2LMHeadModel` of two layers and four heads whose feed-forward networks add nothing. Its states
+consist of features. Each feature has one dimension and a second one with the opposite sign, so that a LayerNorm has no
+mean to subtract. The features are the token at this position, the position, what a head wrote here ("before", "moved"),
+and the answer. Queries and keys match so strongly that a head attends to a single position. Heads without a task attend
+to everything equally and have no value; in the circuit "sinks" they attend to a token whose value is zero.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LETTERS = range(1, 21)
 DIGITS = tuple(range(21 + 8 * c, 29 + 8 * c) for c in range(COLOURS))
 """Eight values of each colour."""
 HUBS = range(45, 48)
-"""One of each colour: a place to which a digit is moved."""
+"""One hub per colour: a place to which a digit is moved."""
 QUERIES = range(48, 51)
-"""One of each colour: the token that asks for the digit of its colour."""
+"""One query per colour: the token that asks for the digit of its colour."""
 SINK, BLANK, VOCABULARY = 51, 0, 52
 SHORTEST, LONGEST = 20, 40
 POSITIONS = LONGEST + 4
@@ -43,18 +43,19 @@ SIZE = WIDTH // HEADS
 START = {name: sum(list(FEATURES.values())[:i]) for i, name in enumerate(FEATURES)}
 
 STRENGTH = 40.0
-"""The score of a key that matches its query; of others it is 0."""
+"""The score of a key that matches its query; other scores are 0."""
 LOGIT = 9.0
-"""About how far the answer's logit is above the others, so that it is likely and not certain."""
+"""How far the answer's logit is above the others, approximately: likely but not certain."""
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A prompt of a circuit. source: the position whose token becomes the answer.
+    """A prompt of a circuit.
 
-    route: positions whose tokens only decide where to look (marks, and the other copy of a repeated token): when they
-    change, the answer may be lost, but they never become it. through: the position that the answer is read from, if it is
-    another one than the source.
+    source: the position whose token becomes the answer.
+    route: positions whose tokens only decide where to look (marks, and the other copy of a repeated token). Changing
+        them may lose the answer, but they never become the answer.
+    through: the position that the answer is read from, if it is not the source.
     """
 
     circuit: str
@@ -68,10 +69,10 @@ class Planted:
 
 @dataclass(frozen=True)
 class Head:
-    """What a head of a circuit does: matrices from features to a head's dimensions, and back.
+    """A head of a circuit: matrices from features to the head's dimensions, and back.
 
-    query, key: pairs of a feature and a dimension; a bias of the query serves all positions alike. value: pairs of the
-    feature that is read and the one that is written.
+    query, key: pairs of a feature and a dimension; a bias of the query applies to all positions.
+    value: pairs of the feature that is read and the one that is written.
     """
 
     query: Sequence[tuple[int, int]] = ()
@@ -90,19 +91,19 @@ def copied(source: str, target: str, tokens: Sequence[int] = range(VOCABULARY)) 
 
 
 def matching(name: str, groups: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Tokens of the same group have the same dimension."""
+    """Return one dimension per group of tokens."""
     return [(feature(name, t), g) for g, group in enumerate(groups) for t in group]
 
 
 def look_back(target: str) -> Head:
-    """A head that looks at the position before and writes its token."""
+    """Return a head that looks at the previous position and writes its token."""
     query = [(feature("position", p), p) for p in range(POSITIONS)]
     key = [(feature("position", p), p + 1) for p in range(POSITIONS)]
     return Head(query, key, copied("token", target))
 
 
 def induce() -> Head:
-    """A head that looks at the position after the other copy of its token, and answers with the token there."""
+    """Return a head that looks at the position after the other copy of its token, and answers with the token there."""
     same = [[t] for t in range(VOCABULARY)]
     return Head(matching("token", same), matching("before", same), copied("token", "answer"))
 
@@ -121,7 +122,7 @@ HOPS = (
 DISTRACTOR = Head(
     (), matching("token", [[SINK]]), copied("token", "answer", [t for t in range(VOCABULARY) if t != SINK]), [0], 0.3
 )
-"""A head that looks at the sink from everywhere; were it to look elsewhere, it would speak for what it sees."""
+"""A head that always looks at the sink; if it looked elsewhere, it would support what it sees."""
 
 CIRCUITS: Mapping[str, tuple[Sequence[Head], Sequence[Head]]] = {
     "previous token": ([look_back("answer")], []),
@@ -133,7 +134,7 @@ CIRCUITS: Mapping[str, tuple[Sequence[Head], Sequence[Head]]] = {
 
 
 def build(circuit: str) -> GPT2LMHeadModel:
-    """The transformer of a circuit, in float32, on the CPU."""
+    """Build the transformer of a circuit, in float32, on the CPU."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     if circuit not in CIRCUITS:
@@ -156,12 +157,12 @@ def build(circuit: str) -> GPT2LMHeadModel:
 
 
 def scale(features: int) -> float:
-    """What a LayerNorm divides by, where so many features are there."""
+    """Return what a LayerNorm divides by if this many features are active."""
     return float((2 * features / WIDTH) ** 0.5)
 
 
 def signed(name: str) -> Tensor:
-    """Each feature of this kind as a state: [feature, width]."""
+    """Return each feature of this kind as a state: [feature, width]."""
     rows = torch.zeros(FEATURES[name], WIDTH)
     numbers = torch.arange(FEATURES[name])
     rows[numbers, START[name] + numbers] = 1
@@ -170,7 +171,7 @@ def signed(name: str) -> Tensor:
 
 
 def set_head(attention: Any, number: int, head: Head) -> None:
-    """Writes a head's matrices. A feature is read from its first dimension and written to both."""
+    """Write a head's matrices. A feature is read from its first dimension and written to both."""
     gain = (STRENGTH * SIZE**0.5) ** 0.5 * scale(2)
     start = number * SIZE
     read, out = attention.c_attn.weight, attention.c_proj.weight  # [width, 3 · width], [width, width]
@@ -187,7 +188,7 @@ def set_head(attention: Any, number: int, head: Head) -> None:
 
 
 def prompt(circuit: str, seed: int) -> Planted:
-    """A prompt of `SHORTEST` to `LONGEST` tokens."""
+    """Return a prompt of `SHORTEST` to `LONGEST` tokens."""
     if circuit not in PROMPTS:
         raise InputError(f"circuit {circuit!r}: expected one of {', '.join(PROMPTS)}")
     draw = random.Random(f"{circuit} {seed}")
@@ -195,13 +196,13 @@ def prompt(circuit: str, seed: int) -> Planted:
 
 
 def previous_token(draw: random.Random, seed: int, n: int) -> Planted:
-    """The answer is the token before the last."""
+    """Make a prompt whose answer is the token before the last."""
     ids = [draw.choice(LETTERS) for _ in range(n)]
     return Planted("previous token", seed, ids, ids[-2], n - 2, ())
 
 
 def induction(draw: random.Random, seed: int, n: int, circuit: str = "induction") -> Planted:
-    """``… A B … A``: the answer is B."""
+    """Make a prompt ``… A B … A``, whose answer is B."""
     repeated, *others = draw.sample(LETTERS, len(LETTERS))
     ids = [draw.choice(others) for _ in range(n - 1)] + [repeated]
     first = draw.randint(1, n - 4)
@@ -210,12 +211,12 @@ def induction(draw: random.Random, seed: int, n: int, circuit: str = "induction"
 
 
 def two_hops(draw: random.Random, seed: int, n: int) -> Planted:
-    """Of each colour a digit and, after it, a hub; the last token asks for a colour, and the answer is its digit."""
+    """Make a prompt with a digit and then a hub of each colour; the last token asks for the digit of one colour."""
     ids = [draw.choice(LETTERS) for _ in range(n)]
     places = sorted(draw.sample(range(1, n - 1), 2 * COLOURS))
     digits, hubs = [], []
     colours = draw.sample(range(COLOURS), COLOURS)
-    for k, colour in enumerate(colours):  # a digit stands before its hub; those of other colours may stand between
+    for k, colour in enumerate(colours):  # a digit comes before its hub; other colours may come in between
         digits.append(places[k])
         ids[places[k]] = draw.choice(DIGITS[colour])
     for place, colour in zip(places[COLOURS:], draw.sample(colours, COLOURS), strict=True):
@@ -228,7 +229,7 @@ def two_hops(draw: random.Random, seed: int, n: int) -> Planted:
 
 
 def sinks(draw: random.Random, seed: int, n: int) -> Planted:
-    """Induction, with a sink somewhere beside the route."""
+    """Make an induction prompt with a sink that is not on the route."""
     base = induction(draw, seed, n, "sinks")
     free = [i for i in range(1, n - 1) if i not in (base.source, *base.route)]
     ids = list(base.ids)
@@ -245,7 +246,7 @@ PROMPTS: Mapping[str, Callable[[random.Random, int, int], Planted]] = {
 
 
 def replacements(case: Planted, position: int) -> list[int]:
-    """Other tokens that may stand at a position: of the same kind, and none that would open another route."""
+    """Return other tokens that may replace the one at a position: of the same kind, without opening another route."""
     own = case.ids[position]
     kinds: list[Sequence[int]] = [LETTERS, *DIGITS]
     kind = next((kind for kind in kinds if own in kind), LETTERS)
@@ -253,9 +254,9 @@ def replacements(case: Planted, position: int) -> list[int]:
 
 
 def interventions(case: Planted, tries: int) -> tuple[list[list[int]], list[int]]:
-    """Prompts in which one token is another, and what the circuit must answer to each.
+    """Return prompts with one token replaced, and what the circuit must answer to each.
 
-    The answer follows the source, whatever stands there (so many `tries`), and stays when a token beside the route changes.
+    The answer follows the source, for `tries` other tokens there, and stays when a token off the route changes.
     """
     draw = random.Random(f"interventions {case.circuit} {case.seed}")
     prompts, answers = [], []

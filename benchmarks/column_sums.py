@@ -1,7 +1,7 @@
-"""What each key gets from all queries, or from the last 32: `python -m benchmarks.column_sums`.
+"""The attention that each key gets from all queries, or from the last 32: `python -m benchmarks.column_sums`.
 
-`attnflow.column_sums` beside eager attention, which makes the weights of all heads and adds them up, as cache eviction and
-observation windows usually do. On a GPU where there is one. Medians of rounds in which both run in turn.
+`attnflow.column_sums` is compared with eager attention, which computes and sums the weights of all heads, as cache
+eviction and observation windows usually do. Uses a GPU if there is one. Both run in turn; medians are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEADS, KV_HEADS, SIZE, WINDOW = 32, 8, 128, 32
 
 
 def eager(query: Any, key: Any) -> Any:
-    """[batch, head, key], by the weights of all heads at once."""
+    """Return [batch, head, key] from the weights of all heads at once."""
     keys = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
     scores = query @ keys.mT * query.shape[3] ** -0.5
     queries = query.shape[2]
@@ -32,7 +32,7 @@ def eager(query: Any, key: Any) -> Any:
 
 
 def run(lengths: list[int], rounds: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row for each length and question: seconds of both, and how far the two are apart at most, in parts of the whole."""
+    """Return a row for each length and set of queries: seconds of both, and their largest relative difference."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     rows = []
@@ -64,7 +64,7 @@ def _compared(tasks: Mapping[str, Callable[[], Any]], rounds: int, device: str) 
                 _wait(device)
             except torch.OutOfMemoryError:
                 continue
-            if number:  # the first compiles
+            if number:  # the first round compiles
                 seconds[name].append(time.perf_counter() - began)
     medians = {f"{name}_s": median(times) if times else None for name, times in seconds.items()}
     apart = None
@@ -93,7 +93,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.column_sums", description=__doc__)
     parser.add_argument("lengths", nargs="*", type=int, default=[1024, 4096], help="positions")
-    parser.add_argument("--rounds", type=int, default=5, help="medians are taken over them")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to take medians over")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     figures = run(options.lengths, options.rounds, lambda text: print(f"… {text}", file=sys.stderr))

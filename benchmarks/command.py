@@ -1,4 +1,4 @@
-"""What makes a command of a module's `main`: ``python -m benchmarks.flow --help``."""
+"""Makes a command from a module's `main`: ``python -m benchmarks.flow --help``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnflow.errors import InputError
 
 
 def run_command(main: Callable[..., Any]) -> None:
-    """Runs `main` with the options of the command line; a user's mistake is one sentence and exit status 2."""
+    """Run `main` with the options of the command line; a user's mistake gives one sentence and exit status 2."""
     try:
         typer.run(main)
     except InputError as e:

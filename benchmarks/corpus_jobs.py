@@ -1,5 +1,6 @@
-"""A corpus job beside the plain forward pass of the same batches and beside what people write by hand; its memory:
-``python -m benchmarks.corpus_jobs --text FILE -m MODEL``.
+"""Corpus jobs compared with the plain forward pass of the same batches and with hand-written code; and their memory.
+
+``python -m benchmarks.corpus_jobs --text FILE -m MODEL``
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ ANSWER_JOBS: dict[str, dict[str, Any]] = {
     "gather, by attention-gradient": {"methods": ["gather"], "edges": "attention-gradient"},
     "answer rows": {"methods": ["answer_rows"]},
 }
-"""Of models that answer something. What they are compared with goes back too."""
+"""Jobs for models that answer something; they are compared with a forward and backward pass."""
 BACKWARD = "forward and backward"
 
 
 COSTED = 4096
-"""Texts of which the stages are timed one by one."""
+"""How many texts the stages are timed on, one by one."""
 
 PLAIN = 20_000
-"""Texts that the plain passes run on, at most: their batches lie on the model's device."""
+"""The most texts for the plain passes: their batches stay on the model's device."""
 
 
 def run(
@@ -66,12 +67,13 @@ def run(
     only: Sequence[str] = (),
     processes: int | None = None,
 ) -> dict[str, Any]:
-    """Texts a second, medians over rounds in which everything is done once, one after another.
+    """Return texts per second, as medians over rounds that run everything in turn.
 
-    The forward pass, and the backward pass to the embeddings of a model that answers something, are timed on batches that
-    are tokenized, sorted and padded beforehand, and nothing is kept of them. A job is timed from the file to the last
-    synced shard: reading, tokenizing, words, solving and writing are in it. "running" is the same without the time before
-    its first batch, in which processes start: a job of hours does not feel it. only: names of jobs, or parts of them.
+    The forward pass, and for a model that answers something the backward pass to the embeddings, are timed on batches
+    that are tokenized, sorted and padded beforehand; nothing is kept. A job is timed from the file to the last synced
+    shard, including reading, tokenizing, words, solving and writing. "running" excludes the time before its first
+    batch, in which processes start, since that is negligible in a job of hours.
+    only: names of jobs, or parts of names.
     """
     import attnflow
 
@@ -131,14 +133,14 @@ def read(path: Path, count: int) -> list[str]:
 
 
 def _first_pass(path: Path, count: int) -> float:
-    """Milliseconds a text that cutting the input into shards takes."""
+    """Return the milliseconds per text that cutting the input into shards takes."""
     begun = time.perf_counter()
     total = sum(shard.count for shard in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
     return (time.perf_counter() - begun) / total * 1000
 
 
 def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """As the job makes them, a shard at a time."""
+    """Return batches as the job makes them, a shard at a time."""
     from attnflow.capture import inputs
     from attnflow.capture.encode import encode_texts
     from attnflow.corpus import explainer as explain
@@ -156,7 +158,10 @@ def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def forward(model: Model, batches: Sequence[dict[str, Any]], backward: bool = False) -> float:
-    """Seconds of the model's own passes. backward: also the gradient of the log-odds of all answers at the embeddings."""
+    """Return seconds of the model's own passes.
+
+    backward: include the gradient of all answers' log-odds at the embeddings.
+    """
     import torch
 
     from attnflow.importance.gradients import embedding_layer
@@ -180,7 +185,7 @@ def forward(model: Model, batches: Sequence[dict[str, Any]], backward: bool = Fa
 
 
 def _job(model: Model, text: Path, count: int, options: dict[str, Any]) -> tuple[float, float]:
-    """The seconds of a job, and those before its first batch."""
+    """Return the seconds of a job, and those before its first batch."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
@@ -190,7 +195,7 @@ def _job(model: Model, text: Path, count: int, options: dict[str, Any]) -> tuple
 
 
 def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -> float:
-    """One text at a time, all attention weights, rollout in numpy, flow by scipy for each token and layer."""
+    """Run one text at a time: all attention weights, rollout in numpy, flow by scipy for each token and layer."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -217,7 +222,7 @@ def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -
 
 
 def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
-    """What one text takes of each stage, all layers: milliseconds of one core, or of the model's device, and bytes."""
+    """Return the cost of each stage per text, all layers: milliseconds of a core or of the device, and bytes."""
     from attnflow.corpus import explainer as explain
     from attnflow.corpus.worker import Spec, Worker
     from attnflow.flow import flow
@@ -268,7 +273,7 @@ def _budget(model: Model) -> int:
 
 
 class Clock(Progress):
-    """Keeps when texts were done."""
+    """Records when texts were done."""
 
     def __init__(self) -> None:
         super().__init__("none")
@@ -280,7 +285,7 @@ class Clock(Progress):
 
 
 def on_ray(text: Path, model: str, count: int, workers: Sequence[int], say: Say) -> list[dict[str, float]]:
-    """The job on a local Ray cluster: the whole of it, with the start of Ray and of the workers, and once they run."""
+    """Time the job on a local Ray cluster: in total, including the start of Ray and the workers, and once they run."""
     rows = []
     for number in workers:
         say(f"Ray, {number} workers")
@@ -300,7 +305,7 @@ def on_ray(text: Path, model: str, count: int, workers: Sequence[int], say: Say)
 
 
 def memory_of(text: Path, model: str, sizes: Sequence[int], say: Say) -> list[dict[str, float]]:
-    """The most memory that a job ever held, in a process of its own for each size of the corpus."""
+    """Return the peak memory of a job, in a separate process for each corpus size."""
     if not Path("/proc/self/status").exists():
         raise InputError("peak memory is read from /proc: this needs Linux")
     rows = []
@@ -311,7 +316,7 @@ def memory_of(text: Path, model: str, sizes: Sequence[int], say: Say) -> list[di
 
 
 def peak(text: str, model: str, count: int) -> dict[str, float]:
-    """The most memory that this process ever held, after a job."""
+    """Return the peak memory of this process after a job."""
     with tempfile.TemporaryDirectory() as folder:
         totals = explain_corpus(text, Path(folder) / "out", model, samples=count, methods=["rollout"])
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -322,23 +327,28 @@ def peak(text: str, model: str, count: int) -> dict[str, float]:
 def main(
     text: Annotated[Path, typer.Option(help="Texts, as attnflow corpus run reads them.")],
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id.")],
-    texts: Annotated[int, typer.Option(min=1, help="How many, from the first.")] = 2000,
-    by_hand: Annotated[int, typer.Option(min=0, help="Of these, so many one by one with scipy; 0 leaves it out.")] = 20,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds; medians are taken over them. 0 leaves them out.")] = 3,
-    ray: Annotated[str | None, typer.Option(help="Also on Ray, with so many workers, for example 1,2.")] = None,
+    texts: Annotated[int, typer.Option(min=1, help="Use only the first N texts.")] = 2000,
+    by_hand: Annotated[
+        int, typer.Option(min=0, help="How many of them to run one by one with scipy; 0 for none.")
+    ] = 20,
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds to take medians over; 0 for none.")] = 3,
+    ray: Annotated[
+        str | None, typer.Option(help="Also run on Ray with these numbers of workers, for example 1,2.")
+    ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Also the peak memory for corpora of these sizes, for example 1000,10000.")
+        str | None, typer.Option(help="Also measure peak memory for corpora of these sizes, for example 1000,10000.")
     ] = None,
     jobs: Annotated[
-        str | None, typer.Option(help="Only jobs whose names have one of these words, with commas between them.")
+        str | None, typer.Option(help="Only jobs whose names contain one of these comma-separated words.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=0, help="Processes beside the model; as many as the job takes, by default.")
+        int | None,
+        typer.Option(min=0, help="Processes that read and write next to the model; the job's default if not given."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default a GPU if there is one.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A corpus job beside the plain forward pass of the same batches, and beside one text at a time with scipy."""
+    """Compare a corpus job with the plain forward pass of the same batches, and with one text at a time using scipy."""
     silence()
     only = jobs.split(",") if jobs else ()
     figures = run(text, model, texts, by_hand, rounds, device, progress, only, processes) if rounds else {}

@@ -1,7 +1,8 @@
-"""How far edges that need no matrix agree with the ones they stand for: ``python -m benchmarks.edge_agreement``.
+"""How well edges that need no matrix agree with the edges they approximate: ``python -m benchmarks.edge_agreement``.
 
-Rollout rows of the last layer, of the position that answers, by two kinds of edges on the same sentences: Spearman's and
-Pearson's correlation over the tokens of each sentence, and their means. docs/edges.md has the figures.
+Rollout rows of the last layer, for the position that answers, are compared between two kinds of edges on the same
+sentences: Spearman's and Pearson's correlation over the tokens of each sentence, and their means. docs/edges.md has the
+results.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ PAIRS = tuple((ours, other) for ours in ("head-norm", "projection") for other in
 
 
 def sentences() -> list[str]:
-    """Those of the passage that have at least eight words."""
+    """Return the sentences of the passage with at least eight words."""
     parts = re.split(r"(?<=[.?!]) ", " ".join(PASSAGE.split()))
     return [part for part in parts if len(part.split()) >= 8]
 
 
 def agreement(model: Model, texts: list[str]) -> list[dict[str, float | str]]:
-    """Mean correlations of each pair of edges over the texts, without the first token of a decoder, which is a sink."""
+    """Return mean correlations of each pair of edges over the texts, without the sink at a decoder's first token."""
     rows: dict[tuple[str, str], list[tuple[float, float]]] = {pair: [] for pair in PAIRS}
     for text in texts:
         trace = model.trace(text, edges="mean")
@@ -59,11 +60,11 @@ def agreement(model: Model, texts: list[str]) -> list[dict[str, float | str]]:
 
 def main(
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Folder or hub id; the embedded one if none.")
+        str | None, typer.Option("-m", "--model", help="Folder or hub id; the embedded model by default.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How far edges that need no matrix agree with value norms and ALTI, as rows of rollout."""
+    """Compare edges that need no matrix with value norms and ALTI, by their rollout rows."""
     silence()
     texts = sentences()
     rows = agreement(attnflow.load(model), texts)

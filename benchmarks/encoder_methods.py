@@ -1,4 +1,4 @@
-"""What methods say of one text of a classifier or a masked language model: a score for each token, and what it costs.
+"""Scores of all methods on one text of a classifier or masked language model, with their costs.
 
 Methods that need the same pass share it, and its cost counts for each of them.
 """
@@ -26,12 +26,12 @@ Reader = Callable[[Any], Floats]
 
 BASELINES = ("first", "last", "random")
 VIEWS = ("raw", "rollout", "flow", "joint flow")
-"""Of attention, at every layer."""
+"""Views of attention, at every layer."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """What a method says of each token. forwards: how many texts the model ran, one backward pass or none with each."""
+    """A method's score for each token. forwards: how many texts the model ran, each with or without a backward pass."""
 
     method: str
     scores: Floats
@@ -41,15 +41,15 @@ class Explained:
 
 @dataclass(frozen=True)
 class Family:
-    """Methods that read the same thing, which `prepare` makes by running the model."""
+    """Methods that read the same result, which `prepare` computes by running the model."""
 
     prepare: Callable[[], Any]
     readers: Mapping[str, Reader]
 
 
 def explanations(model: Model, question: Question, seed: int, skip: Collection[str] = ()) -> Iterator[Explained]:
-    """All methods on one text. seed: of chance. skip: methods that are not wanted."""
-    model.verify(question.encoded)  # checked once for a model, which is no part of a method's cost
+    """Yield all methods on one text. seed: for the random baseline. skip: methods to leave out."""
+    model.verify(question.encoded)  # the check runs once per model and is not part of a method's cost
     meter = Meter(model)
     for family in families(model, question):
         wanted = {name: read for name, read in family.readers.items() if name not in skip}
@@ -68,9 +68,9 @@ def explanations(model: Model, question: Question, seed: int, skip: Collection[s
 
 
 def families(model: Model, question: Question) -> tuple[Family, ...]:
-    """Answer edges, attention-gradient edges, attention at every layer, and importances.
+    """Return answer edges, attention-gradient edges, attention at every layer, and importances.
 
-    Blank-out, gradients and integrated gradients are of the log-odds, by their size; those with a sign are beside them.
+    Blank-out, gradients and integrated gradients explain the log-odds by size; signed variants come with them.
     """
     text, chosen = question.tensors, question.chosen
     query = 0 if question.place is None else question.place
@@ -111,7 +111,7 @@ def families(model: Model, question: Question) -> tuple[Family, ...]:
 
 
 def attention_readers(query: int, layers: range) -> dict[str, Reader]:
-    """The views of attention at every layer, L1 the lowest, for a query; and the mean of raw attention over all layers."""
+    """Return the views of attention for a query at every layer from L1, and the mean of raw attention over layers."""
     readers: dict[str, Reader] = {
         f"{view} L{layer + 1}": partial(_attention, view=view, query=query, layer=layer)
         for view in VIEWS
@@ -121,7 +121,7 @@ def attention_readers(query: int, layers: range) -> dict[str, Reader]:
 
 
 def sizes_and_signs(name: str) -> dict[str, Reader]:
-    """A method by the size of its values, and with their signs."""
+    """Return a method by the size of its values, and with their signs."""
     return {name: lambda result: np.abs(_row(result)), f"{name}, signed": _row}
 
 
@@ -135,6 +135,6 @@ def _row(result: Any) -> Floats:
 
 
 def _input(trace: Trace) -> Floats:
-    """What the states that enter the first layer hold of the log-odds, signed."""
+    """Return the signed parts of the log-odds in the states that enter the first layer."""
     own: Floats = inside(trace).evidence.own.cpu().numpy()
     return own

@@ -1,6 +1,6 @@
-"""What answer inputs of a classifier cost beside its own forward and backward pass: `python -m benchmarks.encoder_speed`.
+"""The cost of answer inputs: `python -m benchmarks.encoder_speed`.
 
-Each is run in turn, so that all see the same machine; times are medians.
+The cost is compared with a classifier's own forward and backward pass. All run in turn; times are medians.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ TEXT = "the key to the cabinets near the old doors of the house "
 
 
 def measured(model: Model, text: str, rounds: int) -> dict[str, float]:
-    """Median seconds of each, on one text."""
+    """Return median seconds of each, on one text."""
     tensors = model.encode(text, truncate=True).tensors
 
     def back() -> None:
-        """To the embeddings, without gradients of parameters, which answer edges do not take either."""
+        """Run backward to the embeddings, without parameter gradients, as answer edges do."""
         entered: list[torch.Tensor] = []
 
         def enter(module: object, args: object, out: torch.Tensor) -> torch.Tensor:
@@ -46,15 +46,15 @@ def measured(model: Model, text: str, rounds: int) -> dict[str, float]:
         for name, run in work.items():
             start = time.perf_counter()
             run()
-            if round_number:  # the first one checks the model
+            if round_number:  # the first round checks the model
                 seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-m", "--model", help="a folder or a hub id; the embedded model, by default")
-    parser.add_argument("--words", type=int, nargs="+", default=[12, 120], help="how many words the texts have")
+    parser.add_argument("-m", "--model", help="a folder or a hub id; the embedded model by default")
+    parser.add_argument("--words", type=int, nargs="+", default=[12, 120], help="how many words each text has")
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
     model = af.load(arguments.model)

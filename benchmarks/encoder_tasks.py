@@ -1,13 +1,13 @@
-"""Which method finds what a classifier or a masked language model answers by? ``python -m benchmarks.encoder_tasks TASK``.
+"""Which method finds what an encoder bases its answer on? ``python -m benchmarks.encoder_tasks TASK``.
 
 - agreement: prefixes of sentences before the verb, such as BLiMP's, with a subject and an attractor.
-- mistakes: those of them that the model gets wrong. The subject speaks for the other number, so that the attractor should
-  stand above it, wherever the two stand in the text.
-- words: sentences of a classifier such as SST-2; truth is what the log-odds lose without each word.
+- mistakes: those that the model gets wrong. The subject supports the other number, so the attractor should rank above
+  it, wherever the two are in the text.
+- words: sentences of a classifier such as SST-2; the truth is how much the log-odds fall without each word.
 - pronouns: masked pronouns of WinoBias or Winogender, with a referent and another candidate.
 
-Results are JSON lines, and ``python -m benchmarks.evidence`` makes tables of them. Rows of the data with an even number are
-"seen", the others "unseen".
+Results are JSON lines; ``python -m benchmarks.evidence`` makes tables from them. Rows of the data with an even number
+are "seen", the others "unseen".
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ PLURAL = ("are", "were", "have", "do", "aren't", "weren't", "haven't", "don't")
 
 @dataclass(frozen=True)
 class Case:
-    """A text whose answer is explained. measures: what scores of its tokens are worth, by name.
+    """A text whose answer is explained. measures: maps token scores to measures by name.
 
-    usual: scores that know nothing but where the truth most often stands in the seen half, where that is known.
+    usual: scores that know only where the truth is most often in the seen half, if known.
     """
 
     seed: int
@@ -61,7 +61,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cases:
-    """The cases that a model answers as the task wants it, of so many tried."""
+    """The cases that a model answers as the task requires, and how many were tried."""
 
     cases: list[Case]
     tried: int
@@ -69,7 +69,7 @@ class Cases:
 
 @dataclass(frozen=True)
 class Prefix:
-    """A text before its verb, and the words, by their numbers, of the subject and of the attractor."""
+    """A text before its verb, and the word numbers of the subject and of the attractor."""
 
     seed: int
     text: str
@@ -79,10 +79,10 @@ class Prefix:
 
 
 def prefixes(path: Path) -> Iterator[Prefix]:
-    """The texts of a table with the columns prefix, good and bad; the seed of each is its row.
+    """Yield the texts of a table with the columns prefix, good and bad; the seed of each is its row.
 
-    The subject is the word before the first preposition, and the attractor is the last word. Texts without a preposition,
-    with the same word in both places, or that were there before are left out.
+    The subject is the word before the first preposition, and the attractor is the last word. Texts without a
+    preposition, with the same word in both places, or seen before are left out.
     """
     known = set()
     for seed, (where, row) in enumerate(read_rows(path)):
@@ -101,7 +101,7 @@ def prefixes(path: Path) -> Iterator[Prefix]:
 
 
 def number_of(good: str, bad: str) -> str:
-    """The number of a verb, of its right form and its wrong one.
+    """Return the number of a verb, given its right form and its wrong one.
 
     >>> number_of("hasn't", "haven't"), number_of("were", "is"), number_of("worries", "worry"), number_of("look", "looks")
     ('singular', 'plural', 'singular', 'plural')
@@ -113,9 +113,9 @@ def number_of(good: str, bad: str) -> str:
 
 
 def agreement_cases(model: Model, data: Path, half: str, count: int, right: bool = True) -> Cases:
-    """Prefixes whose number the model tells correctly; the subject should stand above the attractor, and first.
+    """Return prefixes whose number the model predicts correctly; the subject should rank first, above the attractor.
 
-    right: False for those whose number it gets wrong, and in which the attractor should do so.
+    right: False for prefixes whose number it gets wrong; there the attractor should rank first.
     """
     labels = set((getattr(model.config, "id2label", None) or {}).values())
     if not {"singular", "plural"} <= labels:
@@ -138,7 +138,10 @@ def agreement_cases(model: Model, data: Path, half: str, count: int, right: bool
 
 
 def agreement_measures(question: Question, prefix: Prefix, scores: Floats) -> dict[str, float]:
-    """Ties count as half, or by expectation. A word has the sum of its subwords; what is below 0 has no mass."""
+    """Measure scores.
+
+    Ties count as half, or by expectation. A word has the sum of its tokens; negative sums have no mass.
+    """
     worth = by_word(scores, words_of(question))
     subject, attractor = worth[prefix.subject], worth[prefix.attractor]
     source = np.arange(len(worth)) == prefix.subject
@@ -151,7 +154,7 @@ def agreement_measures(question: Question, prefix: Prefix, scores: Floats) -> di
 
 
 def mistake_measures(question: Question, prefix: Prefix, scores: Floats) -> dict[str, float]:
-    """As `agreement_measures`, with the attractor in the place of the subject."""
+    """Measure as `agreement_measures`, with the attractor in place of the subject."""
     other = agreement_measures(question, replace(prefix, subject=prefix.attractor, attractor=prefix.subject), scores)
     other["attractor above subject"] = other.pop("subject above attractor")
     return other
@@ -162,7 +165,7 @@ def above(one: float, other: float) -> float:
 
 
 def word_cases(model: Model, data: Path, half: str, count: int) -> Cases:
-    """Sentences of a table with the columns sentence and label that the model classifies correctly, of 3 words or more."""
+    """Return correctly classified sentences of at least 3 words from a table with the columns sentence and label."""
     kept: list[Case] = []
     tried = 0
     for seed, (where, row) in enumerate(read_rows(data)):
@@ -175,7 +178,7 @@ def word_cases(model: Model, data: Path, half: str, count: int) -> Cases:
         tried += 1
         (question,) = questions(model, [str(row["sentence"]).strip()], [None], False)
         if question.kind != "class":
-            raise InputError(f"{model!r} gives no class: expected a classifier with the classes {', '.join(LABELS)}")
+            raise InputError(f"{model!r} has no classes: expected a classifier with the classes {', '.join(LABELS)}")
         truth = WordTruth(model, question, seed)
         if question.chosen == int(row["label"]) and len(truth.words) > 2:
             kept.append(Case(seed, question, truth.measures))
@@ -183,15 +186,15 @@ def word_cases(model: Model, data: Path, half: str, count: int) -> Cases:
 
 
 def pronoun_cases(model: Model, data: Path, half: str, count: int) -> Cases:
-    """Masked pronouns whose referent is known: the referent should stand above the other candidate.
+    """Return masked pronouns whose referent is known: the referent should rank above the other candidate.
 
-    What is explained is the likelier one of the two forms of the pronoun. Sentences that are the same once masked count
-    once, and those of them that name different referents not at all.
+    The likelier of the two forms of the pronoun is explained. Sentences that are equal once masked count once, and are
+    left out if they name different referents.
     """
     check_masked_lm(model)
     file = next(iter(sorted(data.iterdir())), data) if data.is_dir() else data
     examples = read_winogender(data) if file.name.endswith(".tsv") else read_winobias(data)
-    same: dict[Any, list[PronounExample]] = {}  # what masks to the same sentence
+    same: dict[Any, list[PronounExample]] = {}  # by masked sentence
     for example in examples.examples:
         same.setdefault(example.key, []).append(example)
     kept: list[Case] = []
@@ -213,7 +216,7 @@ def pronoun_cases(model: Model, data: Path, half: str, count: int) -> Cases:
 
 
 def referent_measures(candidates: Sequence[Sequence[int]], referent: int, scores: Floats) -> dict[str, float]:
-    """Whether the referent stands above the other candidate, and its share of both."""
+    """Return whether the referent ranks above the other candidate, and its share of both."""
     worth = by_word(scores, candidates)
     mass = np.maximum(worth, 0)
     return {
@@ -223,7 +226,7 @@ def referent_measures(candidates: Sequence[Sequence[int]], referent: int, scores
 
 
 def lower_layers(model: Model, question: Question) -> list[str]:
-    """The methods that are about a layer below the last."""
+    """Return the methods for layers below the last."""
     count = len(model.verify(question.encoded).stack.main)
     return [f"{view} L{layer}" for view in VIEWS for layer in range(1, count)]
 
@@ -239,9 +242,9 @@ TASKS: dict[str, Callable[[Any, Path, str, int], Cases]] = {
 def measure(
     model: Model, task: str, half: str, cases: Sequence[Case], file: ResultFile, skip: Collection[str] = ()
 ) -> Iterator[int]:
-    """Appends the results of all cases and methods that the file does not have; yields how many cases are finished.
+    """Append the results of all cases and methods that the file lacks; yield how many cases are finished.
 
-    skip: methods that are not wanted.
+    skip: methods to leave out.
     """
     name = str(model.identity()["model"])
     for number, case in enumerate(cases, 1):
@@ -259,19 +262,21 @@ def measure(
 def main(
     task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
     data: Annotated[Path, typer.Option(help="BLiMP's table, SST-2's table, or the files of WinoBias or Winogender.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .jsonl file; what it has is not measured again.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .jsonl file; results in it are not measured again.")
+    ],
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
+        str | None, typer.Option("-m", "--model", help="Folder or hub id; the embedded verb-number model by default.")
     ] = None,
-    cases: Annotated[int, typer.Option(min=1, help="How many cases at most.")] = 300,
+    cases: Annotated[int, typer.Option(min=1, help="The most cases.")] = 300,
     half: Annotated[str, typer.Option(help="unseen, which nothing was tuned on, or seen.")] = "unseen",
     last: Annotated[
-        bool, typer.Option("--last", help="Of attention, the last layer alone, and not every layer.")
+        bool, typer.Option("--last", help="Use only the last layer of attention, not every layer.")
     ] = False,
-    skip: Annotated[list[str] | None, typer.Option(help="A method to leave out; may be given several times.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="A method to leave out; can be repeated.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
-    """Which method finds what an encoder answers by: python -m benchmarks.encoder_tasks TASK --data FILE -o FILE.jsonl."""
+    """Measure which method finds what an encoder bases its answer on."""
     import attnflow as af
 
     if task not in TASKS:
@@ -281,11 +286,13 @@ def main(
     file, loaded = ResultFile(output), af.load(model, dtype="float32", device=device)
     kept = TASKS[task](loaded, data, half, cases)
     if not kept.cases:
-        raise InputError(f"{data.name} has no {half} case of {kept.tried} that {loaded!r} answers as the task wants it")
+        raise InputError(
+            f"{data.name} has no {half} case among {kept.tried} that {loaded!r} answers as the task requires"
+        )
     progress(f"{task}, {half}: {len(kept.cases)} cases kept of {kept.tried} tried")
     unwanted = [*(skip or ()), *(lower_layers(loaded, kept.cases[0].question) if last else ())]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AttentionWarning)  # blank-out is measured where it is saturated too
+        warnings.simplefilter("ignore", AttentionWarning)  # blank-out is also measured when it is saturated
         for number in measure(loaded, task, half, kept.cases, file, unwanted):
             if number % 10 == 0:
                 progress(f"{number} of {len(kept.cases)} cases")

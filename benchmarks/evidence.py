@@ -1,8 +1,8 @@
-"""Results of tasks, case by case, and what they say of one method against all others: ``python -m benchmarks.evidence``.
+"""Results of tasks, case by case, and how one method compares with all others: ``python -m benchmarks.evidence``.
 
-A result is a line of JSON: model, task, half, seed, method, measures, and what it cost. Methods are compared on the cases
-that both have, so that one which was run on fewer cases is compared on those. "METHOD, 4 verified" is a method with its
-measures after four ablations, so that it can be compared with what others reach without.
+A result is a line of JSON: model, task, half, seed, method, measures and cost. Methods are compared on the cases that
+both have, so one that was run on fewer cases is compared on those. "METHOD, 4 verified" is a method with its measures
+after four ablations, to compare with methods without any.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ TEXTS = "texts"
 """How often the whole text was read: the positions that the model ran on, divided by those of the text."""
 COSTS = ("seconds", "forwards", TEXTS, "peak_mib")
 LOWER = frozenset({"mass on sinks", "mass on route", "mass on hub", "sufficiency"})
-"""Measures of which less is better."""
+"""Measures for which lower is better."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The default less another method by one measure, better counted as positive: over the cases that both have.
+    """The default minus another method by one measure, over the cases that both have; positive is better.
 
     adjusted: the p of Wilcoxon's signed-rank test after Holm's correction for all methods compared with the default.
-    verdict: "ahead" or "behind" where that is below 0.05 and mean and effect point the same way; otherwise "level".
+    verdict: "ahead" or "behind" if adjusted is below 0.05 and mean and effect agree in sign; otherwise "level".
     """
 
     cases: int
@@ -55,9 +55,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Summary:
-    """One task on one model. measures, differences: by the measure, then by the method. costs: medians, by the method.
+    """One task on one model.
 
-    cases: those of the default, or of the method that has most where the default was not run.
+    measures, differences: by measure, then by method.
+    costs: medians, by method.
+    cases: those of the default, or of the method with the most cases if the default was not run.
     """
 
     model: str
@@ -70,13 +72,13 @@ class Summary:
     failed: Mapping[str, int]
 
     def verdict(self, measure: str, method: str) -> str:
-        """What is known of the default against a method by a measure; "not measured" where one of them is missing."""
+        """Return the verdict on the default against a method by a measure; "not measured" if one of them is missing."""
         difference = self.differences.get(measure, {}).get(method)
         return "not measured" if difference is None else difference.verdict
 
 
 def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows of result files; of a case and method that are there twice the last counts."""
+    """Return the rows of result files; if a case and method occurs twice, the last one is used."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in paths:
         for number, row in _lines(path):
@@ -96,16 +98,16 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except ValueError:
-            raise InputError(f"line {number} of {str(path)!r} is no JSON: expected a line of results") from None
+            raise InputError(f"line {number} of {str(path)!r} is not JSON: expected a line of results") from None
         if not isinstance(row, dict):
-            raise InputError(f"line {number} of {str(path)!r} is no object: expected a line of results")
+            raise InputError(f"line {number} of {str(path)!r} is not an object: expected a line of results")
         yield number, row
 
 
 def summaries(
     rows: Iterable[Mapping[str, Any]], half: str = "unseen", default: str = DEFAULT, least: int = 1
 ) -> list[Summary]:
-    """One for each model and task, in the order of the rows. least: cases that a method needs to be there."""
+    """Return one summary per model and task, in the order of the rows. least: the fewest cases of a method."""
     tasks: dict[tuple[str, str], dict[str, dict[Any, Mapping[str, Any]]]] = {}
     for row in rows:
         if row["half"] == half:
@@ -118,9 +120,9 @@ def summaries(
 
 
 def verified(row: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-    """The row as one of the method `name`, "METHOD, 4 verified", where the row is of METHOD; otherwise none.
+    """Return the row as one of the method `name`, "METHOD, 4 verified", if the row is of METHOD; otherwise None.
 
-    An ablation counts as a forward over the whole text, which is a little more than it reads.
+    An ablation counts as a forward pass over the whole text, which is slightly more than it reads.
 
     >>> row = {"method": "rollout", "measures": {"LDS": 0.1, "LDS, 4 verified": 0.5}, "forwards": 1}
     >>> verified(row, "rollout, 4 verified")
@@ -141,7 +143,7 @@ def verified(row: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 def narrowed(
     rows: Iterable[Mapping[str, Any]], tasks: Sequence[str] = (), measures: Sequence[str] = ()
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows of some tasks with some measures; nothing named means all. Rows that are left without a measure go.
+    """Yield the rows of some tasks with some measures; an empty selection means all. Empty rows are dropped.
 
     >>> row = {"task": "copy", "measures": {"top-1": 1.0, "units: top-1": 0.5}}
     >>> list(narrowed([row, {"task": "needle", "measures": {}}], ["copy"], ["top-1"]))
@@ -204,7 +206,7 @@ def _costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 def compared(
     own: Mapping[Any, float], others: Mapping[str, Mapping[Any, float]], sign: int = 1
 ) -> dict[str, Difference]:
-    """The default against each other method. own, others: values by case; sign: -1 where less is better.
+    """Compare the default with each other method. own, others: values by case. sign: -1 if lower is better.
 
     >>> ours = {seed: 1.0 + seed % 3 for seed in range(30)}
     >>> chance = {seed: 0.5 for seed in range(30)}
@@ -230,7 +232,7 @@ def compared(
 
 
 def tables(summary: Summary) -> Table:
-    """All methods of a task: each measure with its interval, what the default is against it, and what it costs."""
+    """Return all methods of a task: each measure with its interval, the comparison with the default, and the costs."""
     title = f"{summary.task}, {summary.model}: {summary.cases} unseen cases"
     table = Table("method", *summary.measures, *COSTS, title=title)
     methods = list(summary.costs)
@@ -249,17 +251,17 @@ def tables(summary: Summary) -> Table:
 
 
 MARKS = {"ahead": "↓", "behind": "↑", "level": "=", "not measured": "?"}
-"""Of a method in a table: below the default, above it, level with it."""
+"""The mark of a method in a table: below the default, above it, level with it."""
 
 
 def as_dict(summary: Summary) -> dict[str, Any]:
-    """For JSON, with five digits: a figure of two that is made of them is then rounded once."""
+    """Return JSON data with five digits, so that rounding to two digits happens only once."""
     rounded: dict[str, Any] = json.loads(json.dumps(asdict(summary)), parse_float=lambda x: float(f"{float(x):.5g}"))
     return rounded
 
 
 def of_dict(content: Mapping[str, Any]) -> Summary:
-    """A summary as `as_dict` wrote it."""
+    """Return a summary from `as_dict` data."""
     measures = {name: {method: Interval(**x) for method, x in own.items()} for name, own in content["measures"].items()}
     differences = {
         name: {method: Difference(**x) for method, x in own.items()} for name, own in content["differences"].items()
@@ -273,27 +275,28 @@ def main(
     default: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"The method that the others are compared with, or METHOD, 4 verified; {DEFAULT} without. "
-            "Several times: a summary for each."
+            help=(
+                f"The method that the others are compared with, or METHOD, 4 verified; {DEFAULT} by default. "
+                "Can be repeated, for a summary each."
+            )
         ),
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="This task alone; several times for several.")] = None,
-    measure: Annotated[list[str] | None, typer.Option(help="This measure alone; several times for several.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Only this task; can be repeated.")] = None,
+    measure: Annotated[list[str] | None, typer.Option(help="Only this measure; can be repeated.")] = None,
     least: Annotated[int, typer.Option(help="Leave out methods that were run on fewer cases.", min=1)] = 1,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A .json file for the summaries.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What results of tasks say of one method against all others: means, paired differences, costs."""
+    """Compare one method with all others on results of tasks: means, paired differences, costs."""
     rows = list(narrowed(read_results(results), task or (), measure or ()))
     every = [summary for name in default or [DEFAULT] for summary in summaries(rows, half, name, least)]
     if not every:
         raise InputError(
-            f"the files have no result of the half {half!r} with these tasks and measures: expected some; halves are seen "
-            "and unseen"
+            f"the files have no result of the half {half!r} with these tasks and measures: halves are seen and unseen"
         )
     content = [as_dict(summary) for summary in every]
     if output is not None:
-        text = "[\n" + ",\n".join(map(json.dumps, content)) + "\n]\n"  # a line for each summary
+        text = "[\n" + ",\n".join(map(json.dumps, content)) + "\n]\n"  # one line per summary
         write_whole(output, lambda path: path.write_text(text, encoding="utf-8"))
     if as_json:
         print(json.dumps(content, indent=1))
@@ -303,7 +306,7 @@ def main(
 
 
 def sentence(summary: Summary) -> str:
-    """What the default is ahead of, level with and behind, by its measures."""
+    """Return what the default is ahead of, level with and behind, by its measures."""
     parts = []
     for name, own in summary.differences.items():
         counts = {word: [m for m, x in own.items() if x.verdict == word] for word in ("ahead", "level", "behind")}

@@ -1,7 +1,7 @@
-"""What the log-probability of an answer loses when attention of any position to a token of its prompt begins to fade.
+"""What the log-probability of an answer loses when attention of any position to a prompt token begins to fade.
 
-The package has this of the positions that decide the answer (`attnflow.capture.fading`), which needs the prompt's cache
-alone. A candidate beside it, for which gradients go back through the prompt too.
+The package has this for the positions that decide the answer (`attnflow.capture.fading`), which needs only the prompt's
+cache. This is an alternative whose gradients also go back through the prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 def fading_everywhere(model: Model, ids: Sequence[int], answer: Sequence[int]) -> Floats:
-    """``F[k] = Σ_q ∂ log p/∂s[q, k]`` over all positions q, of each token of the prompt, signed."""
+    """Return ``F[k] = Σ_q ∂ log p/∂s[q, k]`` over all positions q, for each token of the prompt, signed."""
     tokens = [*ids, *answer[:-1]]
     text = labelled({"input_ids": torch.tensor([tokens])}, [str(i) for i in tokens])
     everything = run_frozen(model, text.tensors, model.verify(text), freeze=False)

@@ -1,7 +1,7 @@
-"""docs/findings.md, from the summaries of `benchmarks.evidence`: ``python -m benchmarks.findings docs/findings``.
+"""Write docs/findings.md from the summaries of `benchmarks.evidence`: ``python -m benchmarks.findings docs/findings``.
 
-The sentences are in benchmarks/findings_page.md, with a field wherever a figure or a verdict stands: ``{{WORD: a | b}}``.
-`FIELDS` says what each word asks the summaries for. A decoder's figures are those of both models, SmolLM2 / TinyLlama.
+The prose is in benchmarks/findings_page.md. A field ``{{WORD: a | b}}`` marks every figure and verdict; `FIELDS` says what
+each word reads from the summaries. Decoders have two figures: SmolLM2/TinyLlama.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from benchmarks.command import run_command
 from benchmarks.evidence import TEXTS, Summary, of_dict
 
 TASKS = ("needle", "attributes", "tracking", "copy", "induction")
+SHOWN = TASKS[:4]
+"""Those with a column of their own; of induction only verdicts are counted."""
 ROWS, BOTH, INPUTS = "answer rows", "answer rows and fading", "answer · input, signed"
 TEMPLATE = Path(__file__).with_name("findings_page.md")
 FIELD = re.compile(r"\{\{([^:}]+)(?:: ([^}]+))?\}\}")
@@ -31,30 +33,32 @@ ONE_PASS = (
     "IFR, predicting positions", "AttnLRP", "AT2, untrained",
 )  # fmt: skip
 PLACES = ("position", "recency", "random")
-GRADIENTS = ("captum, integrated gradients", "inseq, input x gradient")
-OWN = (ROWS, BOTH, "input", "hops", "fading")
-PLAIN = ("raw last layer", "raw mean of layers", "rollout", "flow", "gradient x input", *PLACES)
 CITED = tuple(f"ContextCite, {n} ablations" for n in (4, 8, 32, 64))
 GROUPS = {
     "paper": ("raw last layer", "rollout", "flow"), "rivals": ONE_PASS, "one pass": (*ONE_PASS, "AT2, trained"),
     "cited": CITED, "places": PLACES, "last layers": ("raw L6", "rollout L6", "flow L6"),
     "ends": ("first", "last", "random"),
 }  # fmt: skip
+TOKENS = (
+    ROWS, BOTH, "input", "FlashTrace, 1 hop, predicting positions", "AttnLRP", *GROUPS["paper"],
+    "random",
+)  # fmt: skip
+SENTENCES = (
+    BOTH, ROWS, "input", "fading", "FlashTrace, 1 hop", "IFR", "AttnLRP", "AT2, trained", "raw last layer", "rollout",
+)  # fmt: skip
 ENCODERS = (
-    INPUTS, "answer rows, signed", "answer · rollout", "answer · columns", "attention-gradient · columns", "raw L4",
-    "raw L5", "raw L6", "rollout L6", "flow L6", "gradient × input, signed", "integrated gradients, signed",
-    "blank-out, signed", "first", "last", "random",
+    INPUTS, "answer rows, signed", "answer · rollout", "raw L4", "raw L6", "rollout L6", "flow L6",
+    "integrated gradients, signed", "blank-out, signed", "first",
 )  # fmt: skip
 ABOVE = {"agreement": "subject above attractor", "mistakes": "attractor above subject"}
 CIRCUITS = ("previous token", "induction", "two hops", "sinks")
-PLANTED = (
-    "input", ROWS, BOTH, "answer · rollout", "gradient x input", "blank-out", "raw last layer", "rollout", "flow", *PLACES,
-)  # fmt: skip
+PLANTED = ("input", ROWS, "blank-out", *GROUPS["paper"])
+"""The rows of the tables; the files have every method."""
 NAMES = {
     ROWS: "`answer_rows`", BOTH: "`combined`", "input": "`answer_inputs`", INPUTS: "`answer_inputs`, signed",
     "answer rows, signed": "`answer_rows`, signed", "hops": "`hops`", "fading": "`fading`",
 }  # fmt: skip
-MARKS = {"ahead": "", "level": " =", "behind": " ↑", "not measured": ""}
+MARKS = {"ahead": "", "level": "=", "behind": "↑", "not measured": ""}
 """After a figure: what the default is against it."""
 NEITHER = {"level": "level with", "behind": "behind"}
 
@@ -123,7 +127,7 @@ def figures(places: Iterable[Place], method: str) -> str:
     values = [place.value(method) for place in places]
     if None in values:
         raise InputError(f"the method {method!r} was not measured there: expected one that the summaries have")
-    return " / ".join(map(figure, values))
+    return "/".join(map(figure, values))
 
 
 def best(places: Sequence[Place], methods: Iterable[str]) -> str:
@@ -148,34 +152,31 @@ def standing(places: Iterable[Place], methods: Sequence[str]) -> str:
 
 
 def counts(places: Iterable[Place]) -> str:
-    return " / ".join(str(place.summary.cases) for place in places)
+    return "/".join(str(place.summary.cases) for place in places)
 
 
 def token_table(evidence: Evidence) -> str:
-    columns = [evidence.places("tokens", task, "R-precision") for task in TASKS]
-    rows = [["R-precision", *(f"{task} ({counts(own)})" for task, own in zip(TASKS, columns, strict=True))]]
-    for name in (*OWN, *ONE_PASS, *GRADIENTS, *PLAIN):
-        rows.append([NAMES.get(name, name), *(" / ".join(x.marked(name) for x in own) for own in columns)])
+    columns = [evidence.places("tokens", task, "R-precision") for task in SHOWN]
+    rows = [["", *(f"{task} ({counts(own)})" for task, own in zip(SHOWN, columns, strict=True))]]
+    for name in TOKENS:
+        cells = [[x.marked(name) for x in own] for own in columns]
+        rows.append([NAMES.get(name, name), *("–" if set(cell) == {"–"} else "/".join(cell) for cell in cells)])
     return table(rows)
 
 
 def sentence_table(evidence: Evidence) -> str:
     """What reads the text alone against the default; what ablates against the default with four verified."""
     measures = ("Spearman", "top-1", "LDS")
-    rows = [["", *measures, "text read", "seconds"]]
+    rows = [["", *measures, "text read"]]
     verified = [f"{BOTH}, {n} verified" for n in (4, 8)]
-    alone = (BOTH, *OWN[:1], *OWN[2:], *ONE_PASS, "AT2, trained", *PLAIN)
-    for name in (*alone, *verified, *CITED):
-        default = BOTH if name in alone else name if name in verified else verified[0]
+    for name in (*SENTENCES, *verified, *CITED[1:]):
+        default = BOTH if name in SENTENCES else name if name in verified else verified[0]
         columns = [evidence.places("ablation", "ablation", measure, default) for measure in measures]
         costs = [place.summary.costs.get(name, {}) for place in columns[0]]
         if any(costs):
-            cells = [" / ".join(x.marked(name) for x in own) for own in columns]
-            own_costs = (
-                " / ".join(f"{x[c]:{digits}}" if c in x else "–" for x in costs)
-                for c, digits in ((TEXTS, ".1f"), ("seconds", ".2f"))
-            )
-            rows.append([NAMES.get(name, name.replace(BOTH, NAMES[BOTH])), *cells, *own_costs])
+            cells = ["/".join(x.marked(name) for x in own) for own in columns]
+            read = "/".join(f"{x[TEXTS]:.1f}" if TEXTS in x else "–" for x in costs)
+            rows.append([NAMES.get(name, name.replace(BOTH, NAMES[BOTH])), *cells, read])
     return table(rows)
 
 
@@ -186,10 +187,10 @@ def balanced(evidence: Evidence, method: str) -> str:
 
 
 def encoder_table(evidence: Evidence) -> str:
-    columns = [("sst2", "words", "Spearman"), ("sst2", "words", "top-1"), ("verb-number", "agreement", ABOVE["agreement"]),
+    columns = [("sst2", "words", "Spearman"), ("verb-number", "agreement", ABOVE["agreement"]),
                ("verb-number", "agreement", "top-1"), ("verb-number", "mistakes", ABOVE["mistakes"])]  # fmt: skip
     places = [evidence.places(*column)[0] for column in columns]
-    rows = [["", *(f"{x.summary.task} ({x.summary.cases}): {x.measure}" for x in places), "mean of both"]]
+    rows = [["", *(f"{x.summary.task}: {x.measure}" for x in places), "mean of both"]]
     for name in ENCODERS:
         rows.append([NAMES.get(name, name), *(place.marked(name) for place in places), balanced(evidence, name)])
     return table(rows)
@@ -197,14 +198,8 @@ def encoder_table(evidence: Evidence) -> str:
 
 def planted_table(evidence: Evidence) -> str:
     places = [evidence.places("planted", task, "top-1")[0] for task in CIRCUITS]
-    rows = [["top-1", *(f"{x.summary.task} ({x.summary.cases})" for x in places)]]
+    rows = [["", *(x.summary.task for x in places)]]
     return table(rows + [[NAMES.get(name, name), *(x.marked(name) for x in places)] for name in PLANTED])
-
-
-def solved(evidence: Evidence) -> str:
-    """How many puzzles each model solved of those that it was given."""
-    tasks = {model: own["solved"].items() for model, own in evidence.cases.items()}
-    return "; ".join(f"{model} {', '.join(f'{t} {k} of {n}' for t, (k, n) in own)}" for model, own in tasks.items())
 
 
 def many(evidence: Evidence, kind: str, tasks: str, measure: str, groups: str, default: str | None = None) -> str:
@@ -216,13 +211,12 @@ FIELDS: dict[str, Callable[..., str]] = {
     "of": lambda evidence, *key: figures(evidence.places(*key), key[3]),
     "ahead": many,
     "best": lambda e, kind, task, measure, group: best(e.places(kind, task, measure), GROUPS[group]),
-    "shared": lambda evidence, kind, task, measure, method: " / ".join(
+    "shared": lambda evidence, kind, task, measure, method: "/".join(
         str(x.summary.differences[measure][method].cases) for x in evidence.places(kind, task, measure)
     ),
     "n": lambda evidence, kind, task, measure: counts(evidence.places(kind, task, measure)),
     "both": balanced,
-    "solved": solved,
-    "AT2": lambda evidence: " / ".join(str(own["passages for AT2"]) for own in evidence.cases.values()),
+    "AT2": lambda evidence: "/".join(str(own["passages for AT2"]) for own in evidence.cases.values()),
     "tokens": token_table,
     "sentences": sentence_table,
     "encoders": encoder_table,

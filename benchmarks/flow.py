@@ -1,4 +1,4 @@
-"""Flow against other solvers: ``python -m benchmarks.flow``."""
+"""Flow compared with other solvers: ``python -m benchmarks.flow``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ SHORTEST = 0.1  # seconds; shorter calls are repeated
 
 @dataclass
 class Row:
-    """One solver on one graph. `seconds` is per (query, token) pair; None where there is no figure, and `note` says why."""
+    """One solver on one graph.
+
+    `seconds` is per (query, token) pair; None if there is no figure, and `note` says why.
+    """
 
     graph: str
     n: int
@@ -47,11 +50,11 @@ class Row:
 def compare(
     name: str, A: Floats, peers: list[str], rounds: int, budget: float, say: Callable[[str], None]
 ) -> list[Row]:
-    """attnflow on one thread and on all, and every peer, round by round; medians over rounds.
+    """Run attnflow on one thread and on all, and every peer, round by round; return medians.
 
-    attnflow solves up to 64 queries (the first position among them) times all tokens and is charged for the whole call,
-    graph building included; peers solve a sample of the same pairs one by one, for `budget` seconds a round each, and are
-    not charged for building their graphs. All values are compared.
+    attnflow solves up to 64 queries (including the first position) for all tokens, and the whole call is timed, graph
+    building included. Peers solve a sample of the same pairs one by one, for `budget` seconds per round each, and
+    building their graphs is not timed. All values are compared.
     """
     depth, n, _ = A.shape
     queries = sorted({round(q) for q in np.linspace(0, n - 1, min(n, 64))})
@@ -95,9 +98,9 @@ def compare(
                     break
             took[peer].append(spent / pairs)
             rows[peer].pairs = pairs
-            say(f"{name} n={n} L={depth} {peer}: {spent / pairs * 1e6:.1f} µs a pair")
+            say(f"{name} n={n} L={depth} {peer}: {spent / pairs * 1e6:.1f} µs per pair")
             if spent / pairs > budget:
-                del solvers[peer]  # one round of it is enough
+                del solvers[peer]  # one round is enough
     ours_per_pair = median(took["attnflow, 1 thread"])
     for key, row in rows.items():
         if took[key]:
@@ -109,7 +112,7 @@ def compare(
 def bench_graphs(
     kinds: list[str], sizes: list[int], depths: list[int], folder: Path | None
 ) -> Iterator[tuple[str, Floats | str, int]]:
-    """(name, graph or the reason why there is none, n)"""
+    """Yield (name, graph or the reason why there is none, n)."""
     for kind in kinds:
         if kind != "real":
             for depth in depths:
@@ -143,7 +146,7 @@ def run(
             rows.append(Row(name, n, 0, "all", note=A))
             continue
         peers = [p for p in PEERS if not p.startswith("networkx")]
-        # networkx takes seconds to hours a pair on larger graphs.
+        # networkx takes seconds to hours per pair on larger graphs.
         peers += [p for p in PEERS if p.startswith("networkx") and A.shape[1] <= slowest and A.shape[0] <= 6]
         rows += compare(name, A, peers, rounds, budget, say)
     return rows
@@ -157,16 +160,17 @@ def main(
     layers: Annotated[str, typer.Option(help="Layers of the generated graphs (of 64 tokens).")] = "6,12,24,32",
     model: Annotated[
         Path | None,
-        typer.Option(help="Folder of a Hugging Face encoder for the real graphs; without it, the one from make bench."),
+        typer.Option(help="Folder of a Hugging Face encoder for the real graphs; by default the one from make bench."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 3,
     budget: Annotated[
-        float, typer.Option(min=0, help="Seconds a peer may take per round and graph; at least one pair is solved.")
+        float,
+        typer.Option(min=0, help="Seconds per round and graph that a peer may take; at least one pair is solved."),
     ] = 2.0,
     networkx_up_to: Annotated[int, typer.Option(help="Largest n for networkx.")] = 64,
     as_json: AsJson = False,
 ) -> None:
-    """Flow against scipy, igraph, OR-tools and networkx, on the same graphs, in one run."""
+    """Compare flow with scipy, igraph, OR-tools and networkx on the same graphs."""
     chosen = kinds.split(",")
     for kind in chosen:
         if kind != "real" and kind not in graphs.GENERATED:
@@ -179,7 +183,7 @@ def main(
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    table = Table("graph", "n", "layers", "solver", "µs a pair", "× 1 thread", "note")
+    table = Table("graph", "n", "layers", "solver", "µs per pair", "× 1 thread", "note")
     for row in rows:
         table.add_row(
             row.graph, str(row.n), str(row.layers or ""), row.solver,

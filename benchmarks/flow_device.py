@@ -1,6 +1,6 @@
-"""Flow on a GPU with the solver behind it, against the solver alone: ``python -m benchmarks.flow_device``.
+"""Flow on a GPU followed by the solver, compared with the solver alone: ``python -m benchmarks.flow_device``.
 
-Without a GPU, the solver's one call for a batch of texts against a call a text.
+Without a GPU, one call of the solver for a batch of texts is compared with one call per text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Row:
 
 
 def measure(case: str, ways: dict[str, Task], rounds: int, say: Callable[[str], None]) -> list[Row]:
-    """All ways in turn, round by round; the first round, in which kernels are compiled, does not count."""
+    """Run all ways in turn, round by round; the first round, in which kernels are compiled, does not count."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     results: dict[str, Flows] = {}
     for number in range(rounds + 1):
@@ -72,7 +72,7 @@ def all_pairs(kind: str, n: int, depth: int, gpu: bool) -> tuple[str, dict[str, 
 
 
 def corpus(texts: int, n: int, depth: int, gpu: bool) -> tuple[str, dict[str, Task]]:
-    """The first token of every text, at all layers."""
+    """Return a corpus case: the first token of every text, at all layers."""
     layers, lengths = text_graphs(texts, n, depth)
     queries = np.zeros(texts, dtype=np.int32)
     ways: dict[str, Task] = {f"solver, {cores()} threads": lambda: batch_flows(layers, lengths, queries)}
@@ -85,7 +85,7 @@ def corpus(texts: int, n: int, depth: int, gpu: bool) -> tuple[str, dict[str, Ta
 
 
 def text_graphs(texts: int, n: int, depth: int) -> tuple[list[NDArray[np.float32]], NDArray[np.int32]]:
-    """Peaked attention of texts of half the length to all of it, padded: layers ``[text, n, n]``, and lengths."""
+    """Return peaked attention of texts of half to full length, padded: layers ``[text, n, n]``, and lengths."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(n // 2, n + 1, size=texts).astype(np.int32)
     layers = [np.zeros((texts, n, n), dtype=np.float32) for _ in range(depth)]
@@ -130,13 +130,15 @@ def main(
     kinds: Annotated[str, typer.Option("--graphs", help="peaked, causal, local, uniform.")] = ",".join(
         graphs.GENERATED
     ),
-    tokens: Annotated[int, typer.Option(min=1, help="Of the graphs of which all pairs are computed.")] = 128,
-    layers: Annotated[int, typer.Option(min=1, help="Of the same.")] = 12,
-    texts: Annotated[int, typer.Option(min=0, help="Of up to 32 tokens and 6 layers, one query each.")] = 2000,
-    rounds: Annotated[int, typer.Option(min=1, help="Medians are taken over them.")] = 5,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of the graphs whose pairs are all computed.")] = 128,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of the same graphs.")] = 12,
+    texts: Annotated[
+        int, typer.Option(min=0, help="Texts of up to 32 tokens and 6 layers, with one query each.")
+    ] = 2000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Seconds of the solver alone and of a GPU with the solver behind it, and how many pairs each step proves."""
+    """Time the solver alone and a GPU followed by the solver, and count the pairs that each step proves."""
     chosen = kinds.split(",") if kinds else []
     for kind in chosen:
         if kind not in graphs.GENERATED:

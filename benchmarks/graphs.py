@@ -1,4 +1,4 @@
-"""Attention to measure on: generated, and captured from a real encoder when one is installed."""
+"""Attention graphs to measure on: generated, or captured from a real encoder if one is installed."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ tells more than the most beautiful picture of a single floor.
 
 
 def peaked(n: int, depth: int, seed: int = 0) -> Floats:
-    """What heads look like on average: attention falls off with distance, two positions are seen by everybody, noise."""
+    """Return attention like that of average heads: decaying with distance, with two sinks, plus noise."""
     logits = _noise(n, depth, seed) - np.log1p(_distance(n))
     logits[:, :, [0, -1]] += 3
     return _graph(logits)
 
 
 def causal(n: int, depth: int, seed: int = 0) -> Floats:
-    """The same under a causal mask."""
+    """Return the same under a causal mask."""
     logits = _noise(n, depth, seed) - np.log1p(_distance(n))
     logits[:, :, 0] += 3
     logits[:, np.triu(np.ones((n, n), dtype=bool), 1)] = -np.inf
@@ -59,12 +59,12 @@ def causal(n: int, depth: int, seed: int = 0) -> Floats:
 
 
 def local(n: int, depth: int, seed: int = 0) -> Floats:
-    """Near neighbours only, like sliding windows: what is far away is reached in many small steps."""
+    """Return attention to near neighbours only, like sliding windows."""
     return _graph(_noise(n, depth, seed) - _distance(n) / 8)
 
 
 def uniform(n: int, depth: int, seed: int = 0) -> Floats:
-    """Everybody looks at everybody alike."""
+    """Return uniform attention."""
     return _graph(np.zeros((depth, n, n)))
 
 
@@ -72,13 +72,13 @@ GENERATED = {"peaked": peaked, "causal": causal, "local": local, "uniform": unif
 
 
 def dyadic(A: Floats, bits: int = 24) -> Floats:
-    """Rounded to multiples of 2**-bits, so that integer solvers get exactly the same graph."""
+    """Round to multiples of 2**-bits, so that integer solvers get exactly the same graph."""
     rounded: Floats = np.round(A * 2.0**bits) / 2.0**bits
     return rounded
 
 
 def encoder_folder() -> Path | None:
-    """The encoder that the package index carries, if it is installed."""
+    """Return the folder of the encoder from the package index, if it is installed."""
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
         return None
@@ -86,7 +86,7 @@ def encoder_folder() -> Path | None:
 
 
 def real(n: int, folder: Path) -> Floats:
-    """The attention graph of a Hugging Face encoder over the first n tokens of the passage."""
+    """Return the attention graph of a Hugging Face encoder over the first n tokens of the passage."""
     import torch
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
@@ -96,7 +96,7 @@ def real(n: int, folder: Path) -> Floats:
     model: Any = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     inputs = tokenizer(PASSAGE.replace("\n", " "), return_tensors="pt", truncation=True, max_length=n)
     if inputs["input_ids"].shape[1] < n:
-        raise InputError(f"the passage has only {inputs['input_ids'].shape[1]} tokens, {n} were asked for")
+        raise InputError(f"the passage has only {inputs['input_ids'].shape[1]} tokens: expected at least {n}")
     with torch.no_grad():
         attentions = model(**inputs, output_attentions=True).attentions
     graph: Floats = attention_graph([layer[0].double().numpy() for layer in attentions])

@@ -1,4 +1,4 @@
-"""How the time and memory of flow grow with tokens and with layers: ``python -m benchmarks.growth``."""
+"""How the time and memory of flow grow with tokens and layers: ``python -m benchmarks.growth``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Growth:
 
 @dataclass
 class Memory:
-    """A few pairs of a peaked graph, one thread: the peak above what is held before the call, graph included."""
+    """A few pairs of a peaked graph, one thread: the peak above what was in use before the call, graph included."""
 
     n: int
     layers: int
@@ -41,9 +41,9 @@ class Memory:
 
 
 def growth(sizes: list[int], depths: list[int], threads: int | None, say: Callable[[str], None]) -> dict[str, Any]:
-    """Time for all pairs at all layers, over n (12 layers) and over depth (64 tokens), and memory, with their exponents.
+    """Return time for all pairs over n (12 layers) and over depth (64 tokens), and memory, with exponents.
 
-    Each case runs in a process of its own; memory is measured on larger graphs, where the solver's share stands out.
+    Each case runs in its own process. Memory is measured on larger graphs, where the solver's share is visible.
     """
 
     def time_of(n: int, depth: int) -> Growth:
@@ -72,7 +72,7 @@ def growth(sizes: list[int], depths: list[int], threads: int | None, say: Callab
 
 
 def time_all_pairs(n: int, depth: int, threads: int | None) -> list[float]:
-    """The number of pairs, and the seconds they take."""
+    """Return the number of pairs, and the seconds they take."""
     A = graphs.peaked(n, depth)
     flow_and_steps(A[:3, :4, :4])
     began = time.perf_counter()
@@ -81,7 +81,7 @@ def time_all_pairs(n: int, depth: int, threads: int | None) -> list[float]:
 
 
 def memory_of_pairs(n: int, depth: int, threads: int | None) -> list[float]:
-    """MB of the graph, and MB above it."""
+    """Return the size of the graph, and the peak above it, in MB."""
     A = graphs.peaked(n, depth)
     flow_and_steps(A[:3, :4, :4])
     some: dict[str, Any] = {"queries": [0, n // 2], "tokens": list(range(0, n, 8)), "layers": -1, "threads": threads}
@@ -90,23 +90,23 @@ def memory_of_pairs(n: int, depth: int, threads: int | None) -> list[float]:
 
 def _slope(x: list[int], y: list[float]) -> float | None:
     if len(set(x)) < 3:
-        return None  # two points make any exponent
+        return None  # two points fit any exponent
     return float(np.polyfit(np.log(x), np.log(np.maximum(y, 1e-9)), 1)[0])
 
 
 def main(
     sizes: Annotated[str, typer.Option(help="Tokens, with 12 layers.")] = "32,64,128,256",
     layers: Annotated[str, typer.Option(help="Layers, with 64 tokens.")] = "6,12,24,48",
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores if not given.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads; all cores by default.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """How time (all pairs at all layers) and memory grow with tokens and with layers. Memory needs Linux."""
+    """Measure how time (all pairs at all layers) and memory grow with tokens and layers. Memory needs Linux."""
     figures = growth(numbers(sizes, "sizes"), numbers(layers, "layers"), threads, progress)
     if as_json:
         print(json.dumps(figures, indent=1))
         return
     console = Console()
-    times = Table("n", "layers", "pairs", "seconds", "µs a pair", title="all pairs at all layers")
+    times = Table("n", "layers", "pairs", "seconds", "µs per pair", title="all pairs at all layers")
     for case in figures["time"]:
         per_pair = case["seconds"] / case["pairs"] * 1e6
         times.add_row(

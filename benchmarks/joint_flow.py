@@ -1,10 +1,11 @@
-"""Joint flow: how fast, beside the published formulation, and what it is worth. ``python -m benchmarks.joint_flow``.
+"""Joint flow: its speed compared with the published formulation, and its quality. ``python -m benchmarks.joint_flow``.
 
-Generalized Attention Flow (Azarkhalili & Libbrecht, 2025) solves a convex problem over the flows of all edges by a general
-method for constraints; here that is SLSQP of scipy, with gradients and the Jacobian given, on the same problem as ours. A
-step of it costs the third power of the edges, so it is measured on growing graphs up to a limit of time, and the rest is
-extrapolated from the growth of the last sizes. With ``--data`` (BLiMP's agreement with distractors), how often the subject
-stands above the attractor, how often both tie, and how far the rows of different queries are apart.
+Generalized Attention Flow (Azarkhalili & Libbrecht, 2025) solves a convex problem over the flows of all edges with a
+general constrained optimizer. Here that is scipy's SLSQP, with gradients and the Jacobian given, on the same problem as
+ours. One of its steps costs the third power of the edges, so it is measured on growing graphs up to a time limit and
+extrapolated from the growth of the last sizes. With ``--data`` (BLiMP's agreement with distractors), the benchmark
+measures how often the subject ranks above the attractor, how often both tie, and how much the rows of different queries
+differ.
 """
 
 from __future__ import annotations
@@ -50,14 +51,12 @@ SIZES = (
 )  # tokens, layers
 GOAL = (64, 12)
 TIE = 1e-9
-LOOKED_AT = (
-    150  # rows of BLiMP's table, odd ones too, that were looked at when the norm was chosen among other functions
-)
+LOOKED_AT = 150  # rows of BLiMP's table, odd ones included, that were used when choosing the norm
 
 
 @dataclass(frozen=True)
 class Slow:
-    """What the published formulation gives: the shares of the inputs, and ``½ Σ f²``."""
+    """The result of the published formulation: the shares of the inputs, and ``½ Σ f²``."""
 
     shares: Floats
     objective: float
@@ -65,9 +64,9 @@ class Slow:
 
 
 def published(matrices: Sequence[Floats], query: int, value: float) -> Slow:
-    """The maximum flow of least norm by SLSQP over the flows of all edges: widths are bounds, conservation is an equality.
+    """Return the maximum flow of least norm, by SLSQP over the flows of all edges.
 
-    value: of a maximum flow; what flows is measured in units of it.
+    value: of a maximum flow; flows are measured in units of it.
     """
     layers = [*matrices[:-1], matrices[-1][query : query + 1]]
     starts = np.cumsum([0, layers[0].shape[1], *(layer.shape[0] for layer in layers)])
@@ -81,7 +80,7 @@ def published(matrices: Sequence[Floats], query: int, value: float) -> Slow:
     balance = np.zeros((int(starts[-1]), len(places)))
     balance[upper, np.arange(len(places))] += 1
     balance[lower, np.arange(len(places))] -= 1
-    rows = balance[count : last + 1]  # what leaves minus what enters: 0, and 1 at the query
+    rows = balance[count : last + 1]  # outflow minus inflow: 0, and 1 at the query
     rows = rows[np.abs(rows).sum(1) > 0]
     right = np.zeros(len(rows))
     right[-1] = 1
@@ -96,21 +95,23 @@ def published(matrices: Sequence[Floats], query: int, value: float) -> Slow:
 
 
 def graph(tokens: int, layers: int, seed: int = 0) -> Floats:
-    """Attention of random logits with the residual connection; rows sum to one."""
+    """Return attention of random logits with the residual connection; rows sum to one."""
     weights = np.exp(2 * np.random.default_rng(seed).normal(size=(layers, 1, tokens, tokens)))
     A: Floats = af.attention_graph(weights / weights.sum(-1, keepdims=True))
     return A
 
 
 def edges_of(tokens: int, layers: int) -> int:
-    """Of the graph below one query."""
+    """Return the number of edges in the graph below one query."""
     return tokens + (layers - 1) * tokens**2
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds for one query of one graph. published: None where it was not run. gap: relative, as we prove it.
+    """Seconds for one query of one graph.
 
+    published: None if it was not run.
+    gap: relative, as we prove it.
     apart: the largest difference of a share.
     """
 
@@ -128,7 +129,10 @@ class Timing:
 
 
 def timings(sizes: Sequence[tuple[int, int]], limit: float) -> Iterator[Timing]:
-    """One a size. The published formulation is run until the next size would take longer than so many seconds."""
+    """Yield one timing per size.
+
+    The published formulation runs until the next size would take longer than `limit` seconds.
+    """
     times: list[tuple[int, float]] = []
     for tokens, layers in sizes:
         A, edges = graph(tokens, layers), edges_of(tokens, layers)
@@ -144,7 +148,7 @@ def timings(sizes: Sequence[tuple[int, int]], limit: float) -> Iterator[Timing]:
 
 
 def _best(A: Floats) -> tuple[float, af.JointFlow]:
-    """The fastest of three, and the flow."""
+    """Return the fastest of three times, and the flow."""
     seconds = []
     for _ in range(3):
         begin = time.perf_counter()
@@ -154,23 +158,24 @@ def _best(A: Floats) -> tuple[float, af.JointFlow]:
 
 
 def growth(times: Sequence[tuple[int, float]]) -> float:
-    """The power of the edges with which the last four times grow (least squares of the logarithms)."""
+    """Return the power of the edges with which the last four times grow (least squares of the logarithms)."""
     edges, seconds = np.log(np.array(times[-4:], dtype=np.float64)).T
     return float(np.polyfit(edges, seconds, 1)[0])
 
 
 def extrapolated(times: Sequence[tuple[int, float]], edges: int, least: float = 0.0) -> float:
-    """Seconds for so many edges, from the last time and the growth. least: of the power; small graphs have other costs."""
+    """Return seconds for this many edges, from the last time and the growth. least: a lower bound on the power."""
     last, seconds = times[-1]
     return float(seconds * (edges / last) ** max(least, growth(times)))
 
 
 @dataclass(frozen=True)
 class Worth:
-    """How a method does on one kind of edges: shares of the texts.
+    """The quality of a method on one kind of edges: fractions of the texts.
 
-    above: the subject above the attractor, a tie counts half. ties: both the same to a billionth. apart: the mean total
-    variation between the row of a query and the mean of all queries' rows, each divided by its sum.
+    above: the subject ranks above the attractor; a tie counts half.
+    ties: both are equal to a billionth.
+    apart: the mean total variation between the row of a query and the mean over all queries, each normalised.
     """
 
     edges: str
@@ -182,7 +187,7 @@ class Worth:
 
 
 def worth(model: Model, path: Path, count: int, half: str, first: int = LOOKED_AT) -> list[Worth]:
-    """What joint flow, rollout and flow say of the class token at the last layer. first: rows before it are left out."""
+    """Measure joint flow, rollout and flow for the class token at the last layer. first: skip earlier rows."""
     rows: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     texts = [prefix for prefix in prefixes(path) if prefix.seed >= first and prefix.seed % 2 == HALVES.index(half)][
         :count
@@ -209,13 +214,13 @@ def worth(model: Model, path: Path, count: int, half: str, first: int = LOOKED_A
 
 
 def _rows(trace: Trace, method: str) -> tuple[Floats, tuple[int | None, ...]]:
-    """Of all queries at the last layer, the class token first."""
+    """Return rows of all queries at the last layer, the class token first."""
     result = getattr(trace, method)("all", -1)
     return result.values[0], result.word_ids
 
 
 def speed_table(rows: Sequence[Timing]) -> tuple[Table, str]:
-    """The timings, and a sentence about the goal; the last row is it."""
+    """Return the timings, and a sentence about the goal, which is the last row."""
     table = Table("tokens × layers", "edges", "ours, s", "gap", "SLSQP, s", "ratio", "shares apart", box=None)
     for row in rows:
         slow = (
@@ -232,8 +237,9 @@ def speed_table(rows: Sequence[Timing]) -> tuple[Table, str]:
     seconds, square = extrapolated(times, goal.edges), times[-1][1] * more**2
     return table, (
         f"SLSQP grows with the power {growth(times):.2f} of the edges over its last {min(4, len(times))} sizes. "
-        f"Extrapolated to {goal.tokens} × {goal.layers}, from {more:.0f} times fewer edges: {seconds / 86_400:,.1f} days, "
-        f"{seconds / goal.ours:,.0f} times ours. With the square alone it would be {square / goal.ours:,.0f}."
+        f"Extrapolated to {goal.tokens} × {goal.layers}, from {more:.0f} times fewer edges: {seconds / 86_400:,.1f} "
+        f"days, {seconds / goal.ours:,.0f} times ours. If it grew only with the square, it would be "
+        f"{square / goal.ours:,.0f} times."
     )
 
 
@@ -241,16 +247,16 @@ def main(
     limit: Annotated[float, typer.Option(min=0.1, help="Seconds that one run of SLSQP may take.")] = 120.0,
     data: Annotated[
         Path | None,
-        typer.Option(help="A table with the columns prefix, good and bad: measures worth instead of speed."),
+        typer.Option(help="A table with the columns prefix, good and bad: measure quality instead of speed."),
     ] = None,
-    texts: Annotated[int, typer.Option(min=1, help="With --data: how many.")] = 150,
+    texts: Annotated[int, typer.Option(min=1, help="With --data: how many texts.")] = 150,
     half: Annotated[str, typer.Option(help="With --data: unseen (odd rows) or seen.")] = "unseen",
     first_row: Annotated[
-        int, typer.Option(min=0, help="With --data: rows before it are left out; those were looked at beforehand.")
+        int, typer.Option(min=0, help="With --data: skip earlier rows, which were used for tuning.")
     ] = LOOKED_AT,
     as_json: AsJson = False,
 ) -> None:
-    """The speed of joint flow beside SLSQP, or what it is worth: python -m benchmarks.joint_flow."""
+    """Compare the speed of joint flow with SLSQP, or measure its quality."""
     if data is not None:
         check_half(half)
         silence()

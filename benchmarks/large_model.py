@@ -1,8 +1,8 @@
-"""A model too large for one GPU: what attnflow adds up over processes, how many bytes travel, and how long it takes.
+"""A model too large for one GPU: what attnflow sums over processes, how many bytes it sends, and how long it takes.
 
-``python -m benchmarks.large_model`` computes the tables of docs/large.md for Llama-3-70B's shape over several GPUs, from
-what one GPU's part of it took when it was measured alone. ``--ranks 2`` runs a small model over processes of this machine
-and counts the bytes that were really added up, beside those that the same formulas give.
+``python -m benchmarks.large_model`` computes the tables of docs/large.md for Llama-3-70B's shape over several GPUs,
+from measurements of one GPU's part alone. ``--ranks 2`` runs a small model over processes of this machine and compares
+the bytes that were actually summed with those of the formulas.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from attnflow.model import Model
 
 NVLINK = 450e9
-"""Bytes a second that a GPU sends while it receives as many: NVIDIA's data sheet of the H200. Assumed, not measured."""
+"""Bytes per second that a GPU sends while it receives as many, from NVIDIA's H200 data sheet. Assumed, not measured."""
 
 TOKENS = 131_072
 
@@ -43,7 +43,7 @@ SMALL_TOKENS, ROWS = 60, 8
 COUNT = 8
 
 NUMBER, HALF = 4, 2
-"""Bytes of a number that attnflow adds up (float32), and of one of the model (bfloat16)."""
+"""Bytes of a number that attnflow sums (float32), and of one of the model (bfloat16)."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Decoder:
         return self.layers * 2 * self.key_heads * self.head_size * tokens * HALF
 
     def operand_bytes(self, tokens: int) -> int:
-        """Queries and keys of all layers: what a trace with memory="linear" keeps."""
+        """Return the bytes of queries and keys of all layers, which a trace with memory="linear" keeps."""
         return self.layers * (self.heads + self.key_heads) * self.head_size * tokens * HALF
 
 
@@ -76,12 +76,14 @@ SEVENTY = Decoder(80, 64, 8, 8192, 128, 28672, 128_256)
 SMALL = Decoder(4, 4, 2, 32, 8, 48, 64)
 
 RANK = {"forward": 10.5, "rollout": 13.0, "rows": 20.2, "answer-256": 0.46, "answer-32": 0.28}
-"""Seconds of one of eight GPUs' part under tensor parallelism at 131,072 tokens: 80 layers with 8 heads, alone on an H200.
-``python -m benchmarks.long_gpu --shape 70b-rank --tokens 131072 --tasks forward,rollout,rows,answer-pass --rounds 3``, and
-with ``--span 32`` for the shorter answer."""
+"""Seconds of one of eight GPUs' part under tensor parallelism at 131,072 tokens, alone on an H200.
+
+Measured by ``python -m benchmarks.long_gpu --shape 70b-rank --tokens 131072 --tasks forward,rollout,rows,answer-pass
+--rounds 3``, and with ``--span 32`` for the shorter answer.
+"""
 
 STAGE = {"forward": 8.9, "rollout": 11.1, "rows": 14.1, "answer-256": 0.17, "answer-32": 0.07}
-"""The same of one of eight GPUs' part under a device map, 10 layers with all 64 heads: ``--shape 70b-stage``."""
+"""The same for one of eight GPUs' part under a device map, 10 layers with all 64 heads: ``--shape 70b-stage``."""
 
 
 EIGHT = Decoder(32, 32, 8, 4096, 128, 14336, 128_256)
@@ -90,49 +92,49 @@ EIGHT_FORWARD = 11.7
 
 
 def operations(decoder: Decoder, tokens: int) -> float:
-    """Of a forward pass: two for every weight and token, and half a square of scores and of values for every head."""
-    weights = decoder.parameters - decoder.vocabulary * decoder.hidden  # the input is looked up
+    """Return the operations of a forward pass: those of weights, and half a square of scores and values per head."""
+    weights = decoder.parameters - decoder.vocabulary * decoder.hidden  # input embeddings are looked up
     return 2.0 * weights * tokens + 2.0 * decoder.layers * decoder.heads * decoder.head_size * tokens**2
 
 
 def by_operations(count: int) -> float:
-    """Seconds of one GPU's part of the forward pass, if it computes as fast as the smaller model did."""
+    """Return seconds of one GPU's part of the forward pass, at the speed of the smaller model."""
     return EIGHT_FORWARD * operations(SEVENTY, TOKENS) / operations(EIGHT, TOKENS) / count
 
 
 def rollout_bytes(decoder: Decoder, tokens: int, rows: int) -> int:
-    """Added up for rollout without matrices: after each layer all rows, and in the forward pass how long values are."""
+    """Return the bytes summed for rollout without matrices: all rows after each layer, and value norms."""
     return decoder.layers * (rows + 1) * tokens * NUMBER
 
 
 def answer_bytes(decoder: Decoder, tokens: int, rows: int) -> int:
-    """Added up for answer rows on a cache: layers add up by themselves, so that one matrix [answer, key] is all."""
+    """Return the bytes summed for answer rows on a cache: one matrix [answer, key], since layers are local."""
     return rows * tokens * NUMBER
 
 
 def graph_bytes(decoder: Decoder, tokens: int, rows: int = 0) -> int:
-    """Added up for a whole graph: one matrix a layer, and how long values are."""
+    """Return the bytes summed for a whole graph: one matrix per layer, and value norms."""
     return decoder.layers * (tokens + 1) * tokens * NUMBER
 
 
 def model_bytes(decoder: Decoder, tokens: int) -> int:
-    """What the model's own forward pass adds up: after attention and after the network of each layer, and at its input."""
+    """Return the bytes that the model's own forward pass sums: twice per layer, and at its input."""
     return (2 * decoder.layers + 1) * tokens * decoder.hidden * HALF
 
 
 def frozen_bytes(decoder: Decoder, rows: int) -> int:
-    """What the model's own modules add up in a frozen pass over an answer: forward, and back at values, gates and ups."""
+    """Return the bytes that the model's modules sum in a frozen pass over an answer, forward and backward."""
     return model_bytes(decoder, rows) + 3 * decoder.layers * rows * decoder.hidden * HALF
 
 
 def sent(size: int, count: int) -> float:
-    """Bytes that each GPU sends when a ring of so many adds up a tensor of this size."""
+    """Return the bytes that each GPU sends when a ring of `count` sums a tensor of this size."""
     return 2 * (count - 1) / count * size
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What one result adds up. size: in bytes. sent: by each GPU. milliseconds: at NVLINK, without what starting takes."""
+    """What one result sums. size: in bytes. sent: by each GPU. milliseconds: at NVLINK, without latency."""
 
     what: str
     times: int
@@ -143,7 +145,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds of one result by tensor parallelism, of which so many for sums, and by a device map; both computed."""
+    """Seconds of one result by tensor parallelism, with the part for sums, and by a device map; both computed."""
 
     what: str
     parallel: float
@@ -172,7 +174,7 @@ def sums(decoder: Decoder, count: int) -> list[Sum]:
 
 
 def times(decoder: Decoder, count: int) -> list[Time]:
-    """Only of the shape whose parts were measured, over as many GPUs."""
+    """Return times for the shape whose parts were measured, over as many GPUs."""
     if (decoder, count) != (SEVENTY, COUNT):
         return []
 
@@ -195,7 +197,7 @@ def times(decoder: Decoder, count: int) -> list[Time]:
 
 @dataclass(frozen=True)
 class Counted:
-    """Bytes that a result added up over processes here, beside what the formula says."""
+    """Bytes that a result summed over processes here, and what the formula says."""
 
     what: str
     counted: int
@@ -203,7 +205,7 @@ class Counted:
 
 
 def count_bytes(folder: Path) -> dict[str, int]:
-    """One process of several: what each result of the small model added up."""
+    """Run one of several processes: what each result of the small model summed."""
     import torch
     import transformers
     from transformers.distributed import DistributedConfig
@@ -219,7 +221,7 @@ def count_bytes(folder: Path) -> dict[str, int]:
 
 
 def counted_bytes(model: Model) -> dict[str, int]:
-    """What each result of a small model added up over processes, by all of which this is called."""
+    """Return what each result of a small model summed over processes; every process calls this."""
     import torch
 
     from attnflow.capture.ranks import Ranks
@@ -242,7 +244,7 @@ def counted_bytes(model: Model) -> dict[str, int]:
     totals = {}
     with patch.object(Ranks, "reduce", counting):
         for name, result in results.items():
-            result()  # the first use checks the model, which adds up too
+            result()  # the first use checks the model, which sums too
             sizes.clear()
             result()
             totals[name] = sum(sizes)
@@ -250,7 +252,7 @@ def counted_bytes(model: Model) -> dict[str, int]:
 
 
 def computed_bytes() -> dict[str, tuple[str, int]]:
-    """The same by the formulas, each with what it is."""
+    """Return the same by the formulas, each with its description."""
     n, rows = SMALL_TOKENS, ROWS
     return {
         "rollout": ("one row of rollout", rollout_bytes(SMALL, n, 1)),
@@ -261,13 +263,13 @@ def computed_bytes() -> dict[str, tuple[str, int]]:
 
 
 def compared(count: int) -> list[Counted]:
-    """The small model over so many processes of this machine."""
+    """Run the small model over `count` processes of this machine."""
     import torch
     import transformers
 
     if SMALL.key_heads % count or count < 2:
         raise InputError(
-            f"--ranks {count}: the small model has {SMALL.key_heads} heads of keys; expected {SMALL.key_heads}"
+            f"--ranks {count}: the small model has {SMALL.key_heads} key heads; expected {SMALL.key_heads}"
         )
     shape = transformers.LlamaConfig(
         vocab_size=SMALL.vocabulary, hidden_size=SMALL.hidden, intermediate_size=SMALL.intermediate,
@@ -281,14 +283,14 @@ def compared(count: int) -> list[Counted]:
         run_processes([sys.executable, "-m", "benchmarks.large_model", "--count-into", place], count)
         every = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
     if any(one != every[0] for one in every):
-        raise InputError(f"the processes added up different bytes: {every}")
+        raise InputError(f"the processes summed different numbers of bytes: {every}")
     return [Counted(what, every[0][name], size) for name, (what, size) in computed_bytes().items()]
 
 
 def run_processes(
     command: Sequence[str], count: int, seconds: float = 180, environment: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """Runs a command in so many processes that find one another on this machine; what each printed."""
+    """Run a command in `count` processes that find one another on this machine; return what each printed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -305,12 +307,12 @@ def run_processes(
             process.kill()
     failed = [out for process, out in zip(running, outputs, strict=True) if process.returncode]
     if failed:
-        raise InputError(f"a process of {count} failed: {failed[0]}")
+        raise InputError(f"one of {count} processes failed: {failed[0]}")
     return outputs
 
 
 def shown(size: float) -> str:
-    """Bytes with a unit.
+    """Format bytes with a unit.
 
     >>> shown(42e6), shown(1.5e12)
     ('42 MB', '1,500 GB')
@@ -331,19 +333,19 @@ def shown_sum(row: Sum) -> tuple[str, str, str, str]:
 def print_tables(decoder: Decoder, count: int) -> None:
     console = Console(width=140)
     weights, cache, operands = decoder.parameters * HALF, decoder.cache_bytes(TOKENS), decoder.operand_bytes(TOKENS)
-    memory = Table("memory", "all", "a GPU")
+    memory = Table("memory", "all", "per GPU")
     for what, size in (
         ("weights, bfloat16", weights),
         (f"keys and values of {TOKENS:,} tokens", cache),
-        ("queries and keys, which a trace without matrices keeps", operands),
+        ("queries and keys, kept by a trace without matrices", operands),
     ):
         memory.add_row(what, shown(size), shown(size / count))
     console.print(memory)
-    table = Table("what is added up over GPUs", "sums", "bytes", "sent by a GPU", f"at {NVLINK / 1e9:.0f} GB/s")
+    table = Table("summed over GPUs", "sums", "bytes", "sent per GPU", f"at {NVLINK / 1e9:.0f} GB/s")
     for row in sums(decoder, count):
         table.add_row(row.what, *shown_sum(row))
     console.print(table)
-    table = Table(f"seconds at {TOKENS:,} tokens", "tensor parallel", "of it sums", "device map")
+    table = Table(f"seconds at {TOKENS:,} tokens", "tensor parallel", "for sums", "device map")
     for time in times(decoder, count):
         table.add_row(time.what, *shown_times(time))
     console.print(table)
@@ -353,16 +355,16 @@ def print_tables(decoder: Decoder, count: int) -> None:
 
 
 def main(
-    gpus: Annotated[int, typer.Option(min=2, help="GPUs of the tables; times are known of 8.")] = COUNT,
+    gpus: Annotated[int, typer.Option(min=2, help="GPUs in the tables; times are known for 8.")] = COUNT,
     ranks: Annotated[
-        int | None, typer.Option(min=2, help="Count bytes of a small model over so many processes.")
+        int | None, typer.Option(min=2, help="Count the bytes of a small model over this many processes.")
     ] = None,
     count_into: Annotated[
-        Path | None, typer.Option(hidden=True, help="One of these processes: where it counts.")
+        Path | None, typer.Option(hidden=True, help="Folder for the counts of one of these processes.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a model of Llama-3-70B's shape takes over several GPUs, computed from what one GPU's part took."""
+    """Compute what a model of Llama-3-70B's shape takes over several GPUs, from measurements of one GPU's part."""
     if count_into is not None:
         (count_into / f"{os.environ['RANK']}.json").write_text(json.dumps(count_bytes(count_into)))
         return

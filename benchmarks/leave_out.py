@@ -1,4 +1,4 @@
-"""Leave-one-out on the prompt's cache beside passes over every shorter text: ``python -m benchmarks.leave_out``."""
+"""Leave-one-out on the prompt's cache, against passes over shorter texts: ``python -m benchmarks.leave_out``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from benchmarks.command import run_command
 def run(
     model: Any, tokens: int, answer_tokens: int, sentence: int, rounds: int, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Every sentence of a prompt left out, by each way, in turn in every round: medians of seconds, and how far the numbers
-    are from those of passes one by one. Random tokens: what is measured does not depend on them.
+    """Leave out every sentence of a prompt in each way, in turn in every round.
 
-    A row: ``way``, ``seconds``, ``times_faster`` (than one by one), ``difference`` (the largest, of log-probabilities).
+    Returns a row for each way: ``way``, median ``seconds``, ``times_faster`` (than one by one) and ``difference``, the
+    largest difference of log-probabilities from passes one by one. Tokens are random, because the times do not depend
+    on them.
     """
     import torch
 
@@ -37,7 +38,7 @@ def run(
     )
     groups = [list(range(start, min(start + sentence, tokens))) for start in range(0, tokens, sentence)]
     if len(groups) < 2:
-        raise InputError(f"a prompt of {tokens} tokens is one sentence of {sentence}: expected several")
+        raise InputError(f"a prompt of {tokens} tokens is one sentence of {sentence}: expected several sentences")
     texts = [*([x for i, x in enumerate(ids) if i not in group] for group in groups), ids]
     with torch.no_grad():
         cache = model.model(input_ids=torch.tensor([ids]).to(model.device), use_cache=True).past_key_values
@@ -61,7 +62,7 @@ def run(
     def ours(**options: Any) -> list[Any]:
         result = leave_out(model, ids, answer, groups, **options)
         if not result.shared_prefix:
-            raise InputError(f"{model!r} does not run on a cache that is cut: there is nothing to compare")
+            raise InputError(f"{model!r} does not run on a shortened cache: there is nothing to compare")
         return [*result.without, result.whole]
 
     ways: dict[str, Callable[[], list[Any]]] = {
@@ -73,7 +74,7 @@ def run(
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     values: dict[str, Any] = {}
-    for number in range(rounds + 1):  # the first is not counted: a model is checked and warm after it
+    for number in range(rounds + 1):  # the first round warms up and checks the model
         say(f"round {number} of {rounds}")
         for way, call in ways.items():
             began = time.perf_counter()
@@ -97,10 +98,10 @@ def main(
     tokens: Annotated[int, typer.Option(min=2, help="Tokens of the prompt.")] = 400,
     answer: Annotated[int, typer.Option(min=1, help="Tokens of the answer.")] = 40,
     sentence: Annotated[int, typer.Option(min=1, help="Tokens of a sentence.")] = 20,
-    rounds: Annotated[int, typer.Option(min=1, help="Medians are taken over them.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Seconds of leaving out every sentence of a prompt: python -m benchmarks.leave_out."""
+    """Time leaving out every sentence of a prompt."""
     import attnflow as af
 
     silence()

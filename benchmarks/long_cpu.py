@@ -28,7 +28,7 @@ ROW, SPAN = "rollout, row", "head-norm, span"
 def long(
     lengths: list[int], folder: str, gguf: str | None, span: int, rounds: int, threads: int, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """A decoder explained with memory="linear": seconds of the plain forward pass and of each way to explain; peaks."""
+    """Explain a decoder with memory="linear": seconds of the plain forward pass and of each explanation, and peaks."""
     rows = []
     for n in lengths:
         say(f"{n} tokens")
@@ -37,7 +37,7 @@ def long(
 
 
 def one_layer(lengths: list[int], rounds: int = 3) -> list[dict[str, float]]:
-    """Pᵀ·r of one causal layer of 9 heads of 64, 3 of keys: in blocks of queries, and by SDPA's backward pass."""
+    """Time Pᵀ·r of one causal layer of 9 heads of 64, 3 of keys: in blocks of queries, and by SDPA's backward pass."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -54,7 +54,7 @@ def one_layer(lengths: list[int], rounds: int = 3) -> list[dict[str, float]]:
         query, key = (torch.randn(1, heads, n, 64, generator=generator) for heads in (9, 3))
         row = torch.rand(1, 1, n, generator=generator)
         mask = LazyMask(looks_back, 1, n, n, 0, 0, "causal", None, query.device)
-        with torch.no_grad():  # the forward pass hands out the log-sum-exp, as it does in a trace
+        with torch.no_grad():  # the forward pass returns the log-sum-exp, as it does in a trace
             _, scores = attention_output(Scores(query, key, 64**-0.5, mask), torch.zeros_like(key))
         repeated = key.repeat_interleave(3, 1)
         value = torch.zeros_like(query).requires_grad_()
@@ -94,9 +94,9 @@ def explained(n: int, folder: str, gguf: str | None, span: int, rounds: int, thr
 
 
 def compared(model: Model, ids: Any, span: int, rounds: int) -> list[dict[str, Any]]:
-    """Medians over rounds, in which the forward pass, a row and a span of the last tokens run in turn.
+    """Return medians over rounds in which the forward pass, a row and a span of the last tokens run in turn.
 
-    Where torch has one thread, the seconds are those that the CPU gave it: a machine that others use does not change them.
+    If torch has one thread, the seconds are CPU time, so that other processes on the machine do not change them.
     """
     import torch
 
@@ -114,7 +114,7 @@ def compared(model: Model, ids: Any, span: int, rounds: int) -> list[dict[str, A
         ROW: lambda: model.trace(tensors, memory="linear", queries=[-1]).rollout(),
         SPAN: lambda: model.trace(tensors, memory="linear", queries=weights, edges="head-norm").rollout(),
     }
-    for edges in (None, "head-norm"):  # the first time, the model is checked
+    for edges in (None, "head-norm"):  # the first time checks the model
         model.trace({"input_ids": ids[:, :64]}, memory="linear", edges=edges).rollout()
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     peaks, sums = dict.fromkeys(tasks, 0.0), dict.fromkeys(tasks, 0.0)
@@ -140,16 +140,18 @@ def main(
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
     gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
     lengths: Annotated[str, typer.Option(help="Tokens.")] = "1024,2048,4096,8192",
-    span: Annotated[int, typer.Option(min=1, help="How many of the last tokens a span has.")] = 256,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="Of the CPU. With 1, its time is counted, not the clock's.")] = 2,
+    span: Annotated[int, typer.Option(min=1, help="How many of the last tokens the span has.")] = 256,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads. With 1, CPU time is measured instead of wall time.")
+    ] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """A decoder's long context explained on the CPU with memory="linear": time, and peak memory. Needs Linux."""
+    """Explain a decoder's long context on the CPU with memory="linear": time and peak memory. Needs Linux."""
     silence()
     counts = numbers(lengths, "lengths")
     if min(counts) < span:
-        raise InputError(f"{min(counts)} tokens: expected at least the {span} of a span")
+        raise InputError(f"{min(counts)} tokens: expected at least the {span} tokens of a span")
     layers = one_layer(counts)
     rows = long(counts, model, gguf, span, rounds, threads, progress)
     if as_json:

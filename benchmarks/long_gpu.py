@@ -1,7 +1,7 @@
 """A whole decoder of up to 131,072 tokens explained on one GPU, in several ways: ``python -m benchmarks.long_gpu``.
 
-Each row is one way to explain, beside the plain forward pass. The tasks run in turns, so that a GPU that grows warm slows
-all of them alike, and medians are compared. A task that fails says so in its row and leaves the others alone.
+Each row is one way to explain, compared with the plain forward pass. The tasks run in turn, so that a GPU that heats up
+slows all of them, and medians are compared. A task that fails says so in its row and does not affect the others.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 Task = Callable[[], Any]
 
 TASKS = {
-    "forward": "plain forward pass, without a cache and with one logit row: what the others are compared with",
+    "forward": "plain forward pass, without a cache and with one logit row: the baseline",
     "rollout": "rollout of the last token",
-    "rollout-offload": "the same, with what layers need in host memory",
+    "rollout-offload": "the same, with what layers need kept in host memory",
     "span": "value-norm rollout of the last tokens as one weighted row",
-    "span-offload": "the same, with what layers need in host memory",
-    "rows": "rollout of the last tokens, a row each",
-    "answer": "answer rows of the last tokens on the cache of those before, the public call",
-    "answer-pass": "the same, its pass and parts alone",
+    "span-offload": "the same, with what layers need kept in host memory",
+    "rows": "rollout of the last tokens, one row each",
+    "answer": "answer rows of the last tokens on the cache of those before, by the public call",
+    "answer-pass": "the same, only its pass and parts",
     "answer-alone": "answer rows of the last tokens without a cache: the prompt is read first",
     "frozen": "answer edges by a frozen backward pass over everything, rows of the last tokens",
     "backward": "forward and checkpointed backward pass down to the embeddings",
@@ -50,19 +50,19 @@ TASKS = {
 BASELINE, BACKWARD = "forward", "backward"
 
 WARM = 1024
-"""Tokens on which every task runs once before, so that nobody's compilation counts."""
+"""Tokens on which every task runs once beforehand, so that compilation is not timed."""
 
 WARM_WHOLE = 16_384
-"""Up to so many tokens, every task also runs once at full length before."""
+"""Up to this many tokens, every task also runs once at full length beforehand."""
 
 
 LONG = 65_536
-"""From so many tokens on, goals are those of long contexts."""
+"""From this many tokens on, the goals for long contexts apply."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a task may cost: so many times what another one takes, and so much memory at its peak."""
+    """What a task may cost: a multiple of another task's time, and a peak of memory."""
 
     times: float | None = None
     of: str = BASELINE
@@ -72,10 +72,10 @@ class Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """What one task took: medians of seconds, the largest peak above the model in GiB, and how that compares.
+    """The result of one task: median seconds, the largest peak above the model in GiB, and comparisons.
 
-    ratio: to the seconds of the task that its goal names, the forward pass where it names none. note: what the result shows
-    about itself, or why there is none.
+    ratio: to the seconds of the task that its goal names, by default the forward pass.
+    note: a check of the result, or why there is none.
     """
 
     what: str
@@ -92,7 +92,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model, as it is and wrapped, tokens [1, n], and how many of them, the last ones, are explained."""
+    """A model, bare and wrapped, tokens [1, n], and how many of the last tokens are explained."""
 
     model: Any
     wrapped: Model
@@ -107,10 +107,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder's sizes, or those of the part of one that lies on a GPU.
+    """The sizes of a decoder, or of the part of one that is on a GPU.
 
-    spread: what the numbers of random weights are drawn with, times the root of the width. A part that is 80 layers deep
-    amplifies rounding where they are large, and fails the self-check, which is about real models.
+    spread: the scale of random weights, times the root of the width. With large weights, a part that is 80 layers deep
+        amplifies rounding and fails the self-check, which is meant for real models.
     """
 
     about: str
@@ -128,17 +128,20 @@ SHAPES = {
     "70b-rank": Shape("an eighth of the heads of Llama-3-70B's shape", 80, 8192, 3584, 8, 1, 16_032, 0.3),
     "70b-stage": Shape("an eighth of the layers of Llama-3-70B's shape", 10, 8192, 28672, 64, 8),
 }
-"""Models that are measured. The second is what one of eight GPUs has of a model under tensor parallelism, the third what it
-has under a device map: docs/large.md."""
+"""Models that are measured.
+
+The second is what one of eight GPUs has of a model under tensor parallelism, the third what it has under a device map:
+docs/large.md.
+"""
 
 
 def llama_8b(layers: int = 32) -> Any:
-    """A model of Llama-3-8B's shape with random weights, in bfloat16 on the GPU."""
+    """Return a model of Llama-3-8B's shape with random weights, in bfloat16 on the GPU."""
     return llama(SHAPES["8b"], layers)
 
 
 def llama(shape: Shape, layers: int) -> Any:
-    """A model of this shape with random weights, in bfloat16 on the GPU."""
+    """Return a model of this shape with random weights, in bfloat16 on the GPU."""
     import torch
     import transformers
 
@@ -154,7 +157,7 @@ def llama(shape: Shape, layers: int) -> Any:
 
 
 def tiny(layers: int = 2) -> Any:
-    """A small Llama in float32 on the CPU, to try the tasks on."""
+    """Return a small Llama in float32 on the CPU, to try the tasks on."""
     import torch
     import transformers
 
@@ -167,7 +170,7 @@ def tiny(layers: int = 2) -> Any:
 
 
 def goal_of(task: str, tokens: int) -> Goal:
-    """What a task may cost on a model of 8B shape, on one H200."""
+    """Return what a task may cost on a model of 8B shape, on one H200."""
     long = tokens >= LONG
     if task in ("span", "span-offload"):
         return Goal(1.4 if long else 1.3, peak_times=2.0)
@@ -180,7 +183,7 @@ def goal_of(task: str, tokens: int) -> Goal:
 
 @contextlib.contextmanager
 def on_cudnn(device: Any) -> Iterator[None]:
-    """Attention by cuDNN, the fastest one on a GPU."""
+    """Use cuDNN's attention, the fastest on a GPU."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]) if device.type == "cuda" else contextlib.nullcontext():
@@ -195,9 +198,9 @@ def forward(s: Setting) -> Any:
 
 
 def checkpointed_backward(s: Setting) -> tuple[Any, str]:
-    """The gradient of the last position's largest logit, down to the embeddings, and whose attention passed it on.
+    """Return the gradient of the last position's largest logit at the embeddings, and whose attention computed it.
 
-    Each layer runs a second time for it. Where cuDNN has no backward pass for these heads, torch's own choice takes over.
+    Each layer runs a second time for it. If cuDNN has no backward pass for these heads, torch chooses another.
     """
     try:
         with on_cudnn(s.ids.device):
@@ -212,7 +215,7 @@ def _gradient(s: Setting) -> Any:
     import torch
 
     s.model.gradient_checkpointing_enable({"use_reentrant": False})
-    s.model.train()  # or nothing is checkpointed; this model has no dropout
+    s.model.train()  # checkpointing needs train mode; this model has no dropout
     try:
         with torch.enable_grad():
             states = s.model.get_input_embeddings()(s.ids).detach().requires_grad_()
@@ -224,7 +227,7 @@ def _gradient(s: Setting) -> Any:
 
 
 def prefilled(s: Setting) -> Any:
-    """The key-value cache of all tokens before the last ones."""
+    """Return the key-value cache of all tokens before the last ones."""
     import torch
 
     with on_cudnn(s.ids.device), torch.no_grad():
@@ -232,7 +235,7 @@ def prefilled(s: Setting) -> Any:
 
 
 def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
-    """What is timed, of those named. The cache is made here, untimed."""
+    """Return the named tasks to time. The cache is made here, untimed."""
     from attnflow.capture.answer_pass import run_answer
     from attnflow.capture.generate import Written
 
@@ -244,7 +247,7 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
     if {"answer", "answer-pass"} & set(names):
         try:
             cache = prefilled(s)
-        except Exception as e:  # then the tasks that need it say so
+        except Exception as e:  # the tasks that need it report the reason
             why = failure(e)
     weights = dict.fromkeys(last, 1 / s.span)
 
@@ -254,7 +257,7 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
     def on_cache(task: Task) -> Task:
         def checked() -> Any:
             if cache is None:
-                raise InputError(f"no cache to read: {why}")
+                raise InputError(f"there is no cache to read: {why}")
             return task()
 
         return checked
@@ -278,20 +281,20 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
 
 
 def note_of(name: str, result: Any) -> str:
-    """What a result shows about itself: what rows sum to, or how far parts are from the whole."""
+    """Return a check of the result: what rows sum to, or how far parts are from the whole."""
     if name in ("rollout", "rollout-offload", "span", "span-offload", "rows"):
         sums = result.values.sum(-1)
         return f"rows sum to {sums.min():.5f} to {sums.max():.5f}" if sums.size > 1 else f"sums to {sums.item():.5f}"
     if name in ("answer-pass", "frozen"):
         gap = result.gap if name == "answer-pass" else result.provenance["evidence"]["gap"]
-        return f"parts add up to {gap:.0e}"
+        return f"parts add up to within {gap:.0e}"
     if name == BACKWARD:
         return f"attention by {result[1]}"
     return ""
 
 
 def freed(device: Any, whole: bool) -> None:
-    """Gives back what tasks before left; ``whole``: to the driver too, of which short tasks would ask it back in time."""
+    """Free the memory of earlier tasks. whole: also return it to the driver, which costs short tasks time."""
     import torch
 
     gc.collect()
@@ -302,7 +305,7 @@ def freed(device: Any, whole: bool) -> None:
 
 
 def measured(task: Task, device: Any, long: bool) -> tuple[Any, float, float]:
-    """What a task returns, its seconds until the GPU is done, and its peak of memory in GiB above what was taken before."""
+    """Return a task's result, its seconds including the GPU's work, and its peak in GiB above the start."""
     import torch
 
     freed(device, long)
@@ -320,7 +323,7 @@ def measured(task: Task, device: Any, long: bool) -> tuple[Any, float, float]:
 
 
 def failure(error: Exception) -> str:
-    """Why a task has no figures, in a line."""
+    """Return in one line why a task has no figures."""
     import torch
 
     if isinstance(error, torch.cuda.OutOfMemoryError):
@@ -330,7 +333,7 @@ def failure(error: Exception) -> str:
 
 
 def compared(s: Setting, names: list[str], rounds: int, layers: int, say: Callable[[str], None]) -> list[Row]:
-    """Rows of all tasks at one length."""
+    """Return rows of all tasks at one length."""
     device = s.ids.device
     tasks = tasks_of(s, names)
     figures: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
@@ -344,7 +347,7 @@ def compared(s: Setting, names: list[str], rounds: int, layers: int, say: Callab
             try:
                 result, seconds, peak = measured(task, device, s.tokens > WARM_WHOLE)
                 notes[name] = note_of(name, result)
-            except Exception as e:  # whatever one task meets, the others' figures stay
+            except Exception as e:  # a task that fails must not lose the others' figures
                 notes[name] = failure(e)
                 failed.add(name)
                 say(f"{s.tokens} tokens: {name}: {notes[name]}")
@@ -361,7 +364,7 @@ def compared(s: Setting, names: list[str], rounds: int, layers: int, say: Callab
 def rows_of(
     tokens: int, layers: int, figures: dict[str, list[tuple[float, float]]], notes: dict[str, str]
 ) -> list[Row]:
-    """The figures of each task beside those of its baseline; a row without figures where it has none."""
+    """Return the figures of each task relative to its baseline; a row without figures if it has none."""
     seconds = {name: statistics.median(x for x, _ in some) for name, some in figures.items()}
     peaks = {name: max(x for _, x in some) for name, some in figures.items()}
 
@@ -379,7 +382,7 @@ def rows_of(
 
 
 def setting(shape: str, layers: int | None, longest: int, span: int, folder: str | None) -> Setting:
-    """The model, with as many random tokens as the longest run needs. layers: as the shape has them where that is None."""
+    """Return the model, with random tokens for the longest run. layers: those of the shape by default."""
     try:
         import torch
     except ImportError as e:
@@ -389,7 +392,7 @@ def setting(shape: str, layers: int | None, longest: int, span: int, folder: str
     rival = None if folder is None else core_of(folder)
     if shape in SHAPES:
         if not torch.cuda.is_available():
-            raise InputError("this benchmark needs a CUDA GPU, and torch sees none")
+            raise InputError("this benchmark needs a CUDA GPU, and torch does not see one")
         try:
             import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
         except ImportError:
@@ -405,10 +408,10 @@ def setting(shape: str, layers: int | None, longest: int, span: int, folder: str
 
 
 def warmed(s: Setting, names: list[str], say: Callable[[str], None]) -> None:
-    """Runs every task once on a short text."""
+    """Run every task once on a short text."""
     for name, task in tasks_of(s, names).items():
         say(f"warming up: {name}")
-        with contextlib.suppress(Exception):  # it fails again where its row says so
+        with contextlib.suppress(Exception):  # its row will report the failure
             task()
             freed(s.ids.device, True)
 
@@ -423,10 +426,10 @@ def run(
     shape: str = "8b",
     rival: str | None = None,
 ) -> list[Row]:
-    """Every task at every length."""
+    """Run every task at every length."""
     if min(lengths) <= span + 1:
         raise InputError(
-            f"{min(lengths)} tokens: expected more than the {span} that are explained, and a prompt of two"
+            f"{min(lengths)} tokens: expected more than the {span} that are explained, plus a prompt of two"
         )
     whole = setting(shape, layers, max(lengths), span, rival)
 
@@ -439,7 +442,7 @@ def run(
 
 
 def names_of(tasks: str | None, rival: str | None) -> list[str]:
-    """The tasks that a user names, the baseline among them; all that can run by default."""
+    """Return the tasks that the user names, and the baseline; all that can run by default."""
     if tasks is None:
         return [name for name in TASKS if name != "flashtrace" or rival is not None]
     names = tasks.split(",")
@@ -475,18 +478,18 @@ def table_of(rows: list[Row]) -> Table:
 def main(
     tokens: Annotated[str, typer.Option(help="Lengths of the context.")] = "5120,10240,131072",
     layers: Annotated[
-        int | None, typer.Option(min=1, help="Of the model; as many as its shape has by default.")
+        int | None, typer.Option(min=1, help="Layers of the model; those of its shape by default.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 2,
     span: Annotated[int, typer.Option(min=1, help="How many of the last tokens are explained.")] = 256,
     tasks: Annotated[str | None, typer.Option(help=f"Some of {', '.join(TASKS)}; all by default.")] = None,
-    flashtrace: Annotated[str | None, typer.Option(help="A folder that holds FlashTrace's package.")] = None,
+    flashtrace: Annotated[str | None, typer.Option(help="A folder that contains FlashTrace's package.")] = None,
     shape: Annotated[
         str, typer.Option(help="8b, 70b-rank or 70b-stage; or tiny, on the CPU, to try the tasks.")
     ] = "8b",
     as_json: AsJson = False,
 ) -> None:
-    """A large decoder explained on one GPU, beside its plain forward pass. Needs CUDA and Triton."""
+    """Explain a large decoder on one GPU, compared with its plain forward pass. Needs CUDA and Triton."""
     lengths = numbers(tokens, "tokens")
     rows = run(lengths, names_of(tasks, flashtrace), layers, rounds, span, progress, shape, flashtrace)
     if as_json:

@@ -1,4 +1,4 @@
-"""Peak memory of a task, read from /proc: Linux only; and tasks in processes of their own."""
+"""Peak memory of a task, read from /proc (Linux only), and tasks in separate processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from attnflow.errors import InputError
 
 
 def peak_of(task: Callable[[], Any]) -> tuple[Any, float]:
-    """What a task returns, and by how many MB memory rose above where it was."""
-    ctypes.CDLL(None).malloc_trim(0)  # or memory freed before would hide what is taken now
+    """Return a task's result, and by how many MB memory rose."""
+    ctypes.CDLL(None).malloc_trim(0)  # memory freed earlier would hide new allocations
     page = resource.getpagesize()
 
     def resident() -> int:
@@ -37,16 +37,16 @@ def peak_of(task: Callable[[], Any]) -> tuple[Any, float]:
     watcher.start()
     try:
         result = task()
-    finally:  # or the watcher of a task that fails would watch for ever
+    finally:  # else the watcher of a failed task would never stop
         over.set()
         watcher.join()
     return result, (max(peak, resident()) - before) / 2**20
 
 
 def in_process(task: str, *arguments: Any, hoard: bool = False) -> Any:
-    """What ``task``, named as module:function, returns in a process of its own.
+    """Return what ``task``, named as module:function, returns in a separate process.
 
-    hoard: let glibc keep memory that is freed. By default it goes back at once: what is measured is what is held.
+    hoard: let glibc keep freed memory. By default it is returned at once, to measure only what is in use.
     """
     module, _, function = task.partition(":")
     script = f"import sys, json; from {module} import {function} as f; print(json.dumps(f(*json.loads(sys.argv[1]))))"

@@ -1,4 +1,4 @@
-"""How fast the pages are in a real browser, at first and after a change: ``python -m benchmarks.page_speed``."""
+"""The speed of the pages in a real browser, on opening and after a change: ``python -m benchmarks.page_speed``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from benchmarks.command import run_command
 
 VIEWS = ("first screen", "compare", "graph", "paths", "heads")
 
-# the time of the first frame that shows the headline and the shaded text, from the start of the navigation
+# the time from the start of navigation to the first frame with the headline and the shaded text
 SHOWN = """
 const look = () => document.querySelector(".attnflow[data-updated]")
   ? setTimeout(() => { document.documentElement.dataset.shown = performance.now(); }) : requestAnimationFrame(look);
@@ -64,7 +64,7 @@ SPAN = """async token => {
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """One size of the page of an answer. Milliseconds; of the changes of span the median and the longest, by unit."""
+    """One size of the answer page. Milliseconds; for changes of span the median and the longest, by unit."""
 
     tokens: int
     answer: int
@@ -76,7 +76,7 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class Row:
-    """One size. Milliseconds; of the changes of layer, and of the flows of single pairs, the median and the longest."""
+    """One size. Milliseconds; for changes of layer and flows of single pairs the median and the longest."""
 
     tokens: int
     layers: int
@@ -105,7 +105,7 @@ def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[s
 
 
 def run_answers(sizes: list[int], answer: int, rounds: int, say: Callable[[str], None]) -> list[AnswerRow]:
-    """The page of an answer of so many tokens after prompts of these sizes."""
+    """Measure the page of an answer of `answer` tokens after prompts of these sizes."""
     rows = []
     with _browser() as (browser, folder):
         for tokens in sizes:
@@ -130,7 +130,7 @@ def _browser() -> Iterator[tuple[Any, Path]]:
     except ImportError:
         program = None
     if program is None:
-        raise InputError("the page is measured in a real browser: install chromium, and pip install playwright")
+        raise InputError("this benchmark needs a real browser: install chromium, and pip install playwright")
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         yield browser, Path(folder)
@@ -138,7 +138,7 @@ def _browser() -> Iterator[tuple[Any, Path]]:
 
 
 def weights(tokens: int, layers: int, heads: int, seed: int = 0) -> Any:
-    """Attention that compresses as badly as real attention: noise with a preference for neighbours, by head."""
+    """Return attention that compresses as badly as real attention: noise with a preference for neighbours, by head."""
     random = np.random.default_rng(seed)
     near = np.exp(-np.abs(np.subtract.outer(np.arange(tokens), np.arange(tokens))) / 6).astype(np.float32)
     logits = 1.6 * random.standard_normal((layers, heads, tokens, tokens), dtype=np.float32)
@@ -202,7 +202,7 @@ def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:
     times = []
     for layer in [*range(layers - 1), *reversed(range(layers - 1))]:
         times.append(float(page.evaluate(CHANGE, layer)))
-        page.wait_for_timeout(400)  # what is out of sight follows
+        page.wait_for_timeout(400)  # hidden parts are painted later
     page.close()
     return times
 
@@ -210,15 +210,15 @@ def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:
 def main(
     sizes: Annotated[str, typer.Option(help="Tokens.")] = "16,128,512",
     layers: Annotated[int, typer.Option(min=2, help="Layers.")] = 12,
-    heads: Annotated[int, typer.Option(min=1, help="Heads a layer.")] = 12,
-    rounds: Annotated[int, typer.Option(min=1, help="How often the page is opened; medians are taken.")] = 5,
+    heads: Annotated[int, typer.Option(min=1, help="Heads per layer.")] = 12,
+    rounds: Annotated[int, typer.Option(min=1, help="How often the page is opened, to take medians.")] = 5,
     answers: Annotated[
-        str, typer.Option(help="Measure the page of an answer instead, after prompts of so many tokens.")
+        str, typer.Option(help="Measure the page of an answer instead, after prompts of this many tokens.")
     ] = "",
     written: Annotated[int, typer.Option(min=2, help="Tokens of the answer.")] = 40,
     as_json: AsJson = False,
 ) -> None:
-    """The interactive pages in a real browser: size, time until they are shown, time of a change of layer or span."""
+    """Measure the interactive pages in a real browser: size, time until shown, time of a change of layer or span."""
     if answers:
         _print_answers(run_answers(numbers(answers, "answers", 2), written, rounds, progress), as_json)
         return

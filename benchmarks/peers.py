@@ -1,4 +1,4 @@
-"""Other people's maximum-flow solvers on the same graph. Each is given the graph once, outside the timing."""
+"""Other maximum-flow solvers on the same graph. Building their graphs is not timed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def networkx_preflow_push(A: Floats, bits: int) -> Solve:
 
 
 def networkx_edmonds_karp(A: Floats, bits: int) -> Solve:
-    """What the authors' code calls."""
+    """Return the solver that the authors' code calls."""
     return _networkx(A, "edmonds_karp")
 
 

@@ -1,5 +1,6 @@
-"""The first pass of a corpus job, which cuts the input into shards: by one process and by several, µs a line:
-``python -m benchmarks.planning --lines 2000000 --processes 1,2``.
+"""The first pass of a corpus job, which cuts the input into shards: by one process and by several, in µs per line.
+
+``python -m benchmarks.planning --lines 2000000 --processes 1,2``
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ WORDS = 5000
 WORDS_A_LINE = 22
 BYTES_A_LINE = 143
 SHARD_TEXTS = 4096
-"""As of a job on a GPU."""
+"""As in a job on a GPU."""
 
 BILLION = 10**9
 REFERENCE = "one process, as the reference"
 
 
 def write_sentences(path: Path, lines: int, seed: int = 0) -> int:
-    """Lines of made-up words, about 143 bytes each; its size in bytes."""
+    """Write lines of made-up words, about 143 bytes each; return the size in bytes."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(WORDS)]
     block = 1 << 16
@@ -55,9 +56,11 @@ def write_sentences(path: Path, lines: int, seed: int = 0) -> int:
 
 
 def run(lines: int, processes: Sequence[int], rounds: int, folder: Path, say: Say) -> dict[str, Any]:
-    """µs a line, medians over rounds in which everything is done once, one after another; all shards are compared.
+    """Return µs per line as medians over rounds that run everything in turn; all shards are compared.
 
-    wall: by the clock. cpu: of all processes. own: of the process that cuts the shards, which others cannot take over.
+    wall: wall time.
+    cpu: CPU time of all processes.
+    own: CPU time of the process that cuts the shards, which cannot be shared.
     """
     path = folder / "sentences.txt"
     say(f"writing {lines:,} lines")
@@ -78,7 +81,7 @@ def run(lines: int, processes: Sequence[int], rounds: int, folder: Path, say: Sa
         for workers in processes:
             name = f"parallel, {workers} process{'es' if workers > 1 else ''}"
             if timed(name, partial(parallel_plan, *arguments, processes=workers)) != reference:
-                raise InputError(f"{name}: the shards are not those of the reference, which is a defect of attnflow")
+                raise InputError(f"{name}: the shards differ from those of the reference, which is a bug in attnflow")
     medians = {
         name: {kind: statistics.median(round_[kind] for round_ in own) for kind in own[0]}
         for name, own in times.items()
@@ -97,26 +100,26 @@ def _cost(size: int) -> int:
 
 
 def main(
-    lines: Annotated[int, typer.Option(min=1, help="Of the file that is planned, 143 bytes each.")] = 2_000_000,
-    processes: Annotated[str, typer.Option(help="By so many processes, for example 1,2,16.")] = "1,2",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians are taken over them.")] = 3,
-    folder: Annotated[Path | None, typer.Option(help="Where the file is written for the time being.")] = None,
+    lines: Annotated[int, typer.Option(min=1, help="Lines of the planned file, 143 bytes each.")] = 2_000_000,
+    processes: Annotated[str, typer.Option(help="Numbers of processes, for example 1,2,16.")] = "1,2",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to take medians over.")] = 3,
+    folder: Annotated[Path | None, typer.Option(help="Folder for the temporary file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plans a file of sentences by one process as the reference does, and by several, and compares the shards."""
+    """Plan a file of sentences with one process as the reference, and with several, and compare the shards."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         free = shutil.disk_usage(place).free
         if free < 2 * lines * BYTES_A_LINE:
             raise InputError(
-                f"{lines:,} lines are {lines * BYTES_A_LINE / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in {place!r}: "
-                "expected twice as much; give fewer lines, or another folder"
+                f"{lines:,} lines are {lines * BYTES_A_LINE / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
+                f"{place!r}: expected twice as much; give fewer lines, or another folder"
             )
         figures = run(lines, numbers(processes, "processes"), rounds, Path(place), progress)
     if as_json:
         print(json.dumps(figures, indent=1))
         return
     table = Table(
-        "what", "µs a line", "lines/s", "× reference", "10⁹ lines, minutes", "CPU µs a line", "of it, the driver",
+        "what", "µs per line", "lines/s", "× reference", "10⁹ lines, minutes", "CPU µs per line", "of which the driver",
         title=f"{lines:,} lines, {figures['bytes'] / 1e9:.2f} GB, {figures['cores']} cores",
     )  # fmt: skip
     base = figures["us_per_line"][REFERENCE]["wall"]

@@ -1,8 +1,8 @@
-"""Which method finds the route of an answer where it is a fact? ``python -m benchmarks.planted`` asks circuits set by hand.
+"""Which method finds the route of an answer if it is known? ``python -m benchmarks.planted`` tests circuits.
 
-Circuits (`benchmarks.circuits`): the previous token, induction, a copy in two hops, and induction among heads that look at
-a sink. Of every case it is checked that the answer follows the source and nothing beside the route.
-Results are JSON lines, and ``python -m benchmarks.evidence`` makes tables of them.
+The circuits (`benchmarks.circuits`) are the previous token, induction, a copy in two hops, and induction among heads
+that look at a sink. Every case is checked: the answer must follow the source, and nothing off the route. Results are
+JSON lines; ``python -m benchmarks.evidence`` makes tables from them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Floats = NDArray[np.float64]
 
 MODEL = "planted"
 TRIES = 3
-"""How many other tokens are put in the place of the source."""
+"""How many other tokens replace the source."""
 
 
 def sources(**options: Any) -> Method:
-    """`Answer.sources` with these options."""
+    """Return `Answer.sources` with these options as a method."""
 
     def function(model: Model, ids: list[int], answer: list[int]) -> Floats:
         values: Floats = model.answer(ids, answer=answer).sources(**options).values[0, 0]
@@ -50,14 +50,14 @@ def sources(**options: Any) -> Method:
 
 
 def blank_out(model: Model, ids: list[int], answer: list[int]) -> Floats:
-    """How much the answer's log-probability falls when another token stands in the place of each."""
+    """Return how much the answer's log-probability falls when another token replaces each token."""
     falls = model.answer(ids, answer=answer).leave_out("token", how="replace", replacement=BLANK)
     values: Floats = falls.values[0, 0]
     return values
 
 
 SAME = ("answer rows, sum", "answer rows, mean weights by context", "hops")
-"""What is nothing but answer rows where the answer is one token and the prompt has no question."""
+"""Methods that equal answer rows if the answer is one token and the prompt has no question."""
 
 METHODS: Mapping[str, Method] = {
     **{name: method for name, method in answer_methods.METHODS.items() if name not in SAME},
@@ -75,7 +75,7 @@ def wrapped(circuit: str) -> Model:
 
 
 def check(model: Model, case: Planted) -> None:
-    """Refuses a case whose source is not a fact: see `interventions`."""
+    """Refuse a case whose source is not certain: see `interventions`."""
     prompts, answers = interventions(case, TRIES)
     with torch.inference_mode():
         logits = model.model(input_ids=torch.tensor([case.ids, *prompts], device=model.device)).logits
@@ -84,7 +84,7 @@ def check(model: Model, case: Planted) -> None:
 
 
 def measures(scores: Floats, case: Planted) -> dict[str, float]:
-    """Of the source; and how much of the mass is on positions that only decide where to look, and on sinks."""
+    """Measure the source, and how much mass is on positions that only decide where to look, and on sinks."""
     source = np.arange(len(scores)) == case.source
     result = {
         "top-1": precision(scores, source, 1),
@@ -95,21 +95,21 @@ def measures(scores: Floats, case: Planted) -> dict[str, float]:
         result["mass on hub"] = mass(scores, [case.through])
     if SINK in case.ids:
         result[SINKS] = mass(scores, [case.ids.index(SINK)])
-    # what float32 leaves of a zero is no difference between methods
+    # float32 noise around zero is no difference between methods
     return {name: round(x, 6) for name, x in result.items()}
 
 
 def measure(
     circuit: str, half: str, count: int, file: ResultFile, methods: Mapping[str, Method] = METHODS
 ) -> Iterator[int]:
-    """Appends what the file does not have; yields how many cases are finished."""
+    """Append results that the file lacks; yield how many cases are finished."""
     model = wrapped(circuit)
     meter = Meter(model)
     for number, seed in enumerate(seeds_of(half, count), 1):
         case = prompt(circuit, seed)
         check(model, case)
         if number == 1:
-            model.verify(model.encode({"input_ids": torch.tensor([case.ids])}))  # once for a model, no part of any cost
+            model.verify(model.encode({"input_ids": torch.tensor([case.ids])}))  # once per model, not part of any cost
         key = {"model": MODEL, "task": circuit, "half": half, "seed": seed}
         for name, method in methods.items():
             if not file.has(**key, method=name):
@@ -125,14 +125,14 @@ def result(model: Model, case: Planted, method: Method, meter: Meter) -> dict[st
 
 
 def main(
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .jsonl file; what it has is not measured again.")],
-    circuits: Annotated[str, typer.Option(help="Some of them, with commas between; all by default.")] = ",".join(
-        CIRCUITS
-    ),
-    cases: Annotated[int, typer.Option(min=1, help="Of each circuit.")] = 300,
-    half: Annotated[str, typer.Option(help="unseen or seen: odd seeds or even ones.")] = "unseen",
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .jsonl file; results in it are not measured again.")
+    ],
+    circuits: Annotated[str, typer.Option(help="Comma-separated circuits; all by default.")] = ",".join(CIRCUITS),
+    cases: Annotated[int, typer.Option(min=1, help="Cases of each circuit.")] = 300,
+    half: Annotated[str, typer.Option(help="unseen or seen: odd or even seeds.")] = "unseen",
 ) -> None:
-    """Which method finds the route of an answer where it is a fact: python -m benchmarks.planted -o FILE.jsonl."""
+    """Measure which method finds the route of an answer if it is known."""
     names = [name.strip() for name in circuits.split(",")]
     if strange := [name for name in names if name not in CIRCUITS]:
         raise InputError(f"circuit {strange[0]!r}: expected one of {', '.join(CIRCUITS)}")

@@ -1,7 +1,7 @@
-"""Prompts whose source of the answer is known, each built from a seed: a fact among sentences, people, variables, copies.
+"""Prompts with a known source of the answer, each built from a seed: a fact among sentences, people, variables, copies.
 
-The prompt ends where the next words are the ones that the source gives: a question and the opening of its answer, or the
-opening of what is to be copied. Even seeds and odd ones share no sentence of the texts.
+The prompt ends where the source gives the next words: after a question and the opening of its answer, or after the
+opening of what is to be copied. Even and odd seeds share no sentence of the texts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Range = tuple[int, int]
 """Characters [start, end) of a prompt."""
 
 FEWEST, MOST = 5, 60
-"""How many sentences stand around a needle."""
+"""How many sentences surround a needle."""
 
 PEOPLE_COUNTS = (3, 12)
 STEPS = (1, 3)
 """How many variables of a chain are copied from another."""
 
 AROUND = (4, 16)
-"""How many sentences stand around what is copied."""
+"""How many sentences surround the copied text."""
 
 _SUBJECTS = (
     "The mayor", "A young engineer", "The farmer", "Her brother", "The old doctor", "A group of students", "The choir",
@@ -38,7 +38,7 @@ _PREDICATES = (
     "waited outside the theatre in the rain.", "promised to widen the road.", "measured the depth of the lake.",
 )  # fmt: skip
 SENTENCES = tuple(f"{subject} {predicate}" for predicate, subject in product(_PREDICATES, _SUBJECTS))
-"""What stands around a source where no file of sentences is given."""
+"""The sentences around a source if no file of sentences is given."""
 
 THINGS = ("access code", "password", "secret word", "door code", "pass phrase", "entry code")
 PLACES = (
@@ -78,7 +78,7 @@ SYLLABLES = (
 
 @dataclass(frozen=True)
 class Relation:
-    """What is said of a person: `verb` and a value. question: with a place for the name."""
+    """A statement about a person: `verb` and a value. question: with a placeholder for the name."""
 
     verb: str
     question: str
@@ -103,11 +103,13 @@ RELATIONS = (
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A prompt and what answers it.
+    """A prompt and its answer.
 
-    expected: the words of the answer. at: where they stand in the prompt, in characters. units: the sentences that may be
-    left out; the question, the opening of the answer and solved examples are in none. chain: the sentences that lead from
-    the question to the answer, by their numbers, the one with the answer first, where there are several.
+    expected: the words of the answer.
+    at: where they are in the prompt, in characters.
+    units: the sentences that may be left out; the question, the opening of the answer and solved examples are in none.
+    chain: the numbers of the sentences that lead from the question to the answer, the one with the answer first, if
+        there are several.
     """
 
     prompt: str
@@ -120,7 +122,7 @@ class Puzzle:
 def written(
     before: str, lines: Sequence[str], end: str, expected: str, place: int, chain: Sequence[int] = ()
 ) -> Puzzle:
-    """The puzzle of these sentences between a beginning and an end; the last `expected` of sentence `place` is the source.
+    """Return the puzzle of these sentences; the source is the last `expected` in sentence `place`.
 
     >>> puzzle = written("", ["I am.", "It is red."], "It is", "red", 1)
     >>> puzzle.prompt, puzzle.at, [puzzle.prompt[a:b] for a, b in puzzle.units]
@@ -136,7 +138,7 @@ def written(
 
 
 def own_half(texts: Sequence[str], seed: int, *without: str) -> list[str]:
-    """Every other sentence, those of even or of odd seeds, so that the halves share none; and none with these words."""
+    """Return every other sentence, for even or odd seeds, without sentences that contain these words."""
     half = [text for text in texts[seed % 2 :: 2] if not any(word in text.lower() for word in without)]
     if len(half) < MOST:
         raise InputError(f"there are {len(half)} sentences for half of the seeds: expected at least {MOST}")
@@ -144,7 +146,7 @@ def own_half(texts: Sequence[str], seed: int, *without: str) -> list[str]:
 
 
 def needle(seed: int, texts: Sequence[str]) -> Puzzle:
-    """A code among 5 to 60 sentences, each number as likely."""
+    """Make a puzzle with a code among 5 to 60 sentences, uniformly distributed."""
     draw = random.Random(f"needle {seed}")
     code = draw.choice((draw.choice(CODES), str(draw.randint(1000, 9999))))
     subject = f"The {draw.choice(THINGS)} {draw.choice(('of', 'for'))} the {draw.choice(PLACES)} is"
@@ -155,7 +157,7 @@ def needle(seed: int, texts: Sequence[str]) -> Puzzle:
 
 
 def attributes(seed: int, texts: Sequence[str] = ()) -> Puzzle:
-    """3 to 12 people, each with something of their own; the question is about one of them."""
+    """Make a puzzle with 3 to 12 people, each with an attribute; the question is about one of them."""
     draw = random.Random(f"attributes {seed}")
     people = draw.sample(PEOPLE, draw.randint(*PEOPLE_COUNTS))
     values = {relation.verb: draw.sample(relation.values, len(relation.values)) for relation in RELATIONS}
@@ -175,7 +177,7 @@ EXAMPLES = (
 
 
 def tracking(seed: int, texts: Sequence[str] = ()) -> Puzzle:
-    """A variable whose value is another's, by 1 to 3 steps, among one to three other chains of the same kind."""
+    """Make a puzzle with a variable copied from another in 1 to 3 steps, among one to three other such chains."""
     draw = random.Random(f"tracking {seed}")
     steps, chains = draw.randint(*STEPS), draw.randint(2, 4)
     letters = draw.sample("ACDEGHKMPRSTVWXYZ", chains)
@@ -187,7 +189,7 @@ def tracking(seed: int, texts: Sequence[str] = ()) -> Puzzle:
         )
     ]
     turns = [number for number, order in enumerate(orders) for _ in order]
-    draw.shuffle(turns)  # chains are interleaved, and each keeps its order
+    draw.shuffle(turns)  # chains are interleaved, each in its own order
     rest = [iter(order) for order in orders]
     lines = [next(rest[turn]) for turn in turns]
     chain = [place for place, turn in enumerate(turns) if turn == 0]
@@ -196,7 +198,7 @@ def tracking(seed: int, texts: Sequence[str] = ()) -> Puzzle:
 
 
 def name(draw: random.Random) -> str:
-    """A name that nobody has."""
+    """Return a made-up name."""
     return "".join(draw.sample(SYLLABLES, draw.randint(2, 3))).capitalize()
 
 
@@ -204,7 +206,7 @@ FRAMES = ('The label on the door said "{}".', 'Somebody had written "{}" on the 
 
 
 def copy(seed: int, texts: Sequence[str]) -> Puzzle:
-    """A made-up name or number phrase is quoted among real sentences, and the prompt ends in its first words again."""
+    """Make a puzzle that quotes a made-up name or number phrase among real sentences and ends in its first words."""
     draw = random.Random(f"copy {seed}")
     if draw.random() < 0.5:
         words = [name(draw), name(draw), draw.choice(("of", "from")), name(draw)]
@@ -222,7 +224,7 @@ def copy(seed: int, texts: Sequence[str]) -> Puzzle:
 
 
 def induction(seed: int, texts: Sequence[str]) -> Puzzle:
-    """Two words that never stand together do so within a real sentence; the prompt ends in the first one, in another."""
+    """Make a puzzle with a rare word pair in a real sentence; the prompt ends in its first word."""
     draw = random.Random(f"induction {seed}")
     first, second = draw.sample(CODES, 2)
     *lines, last = draw.sample(own_half(texts, seed, first, second), draw.randint(*AROUND))

@@ -1,9 +1,10 @@
-"""Which receptive-field normalisation ranks tokens as blank-out of the next token does?
+"""Which receptive-field normalisation ranks tokens like blank-out of the next token does?
 
 The query is the last token of a sentence, whose state predicts the next one. What a token is worth to the prediction is
-``Δp[i] = p(y | text) - p(y | text with token i blanked)``, y the model's own likeliest next token. Every view of attention
-at the last layer, under every normalisation of `attnflow.receptive`, is compared with |Δp| by Spearman's rank correlation
-within each sentence. ``python -m benchmarks.receptive_fields`` runs it; docs/decoders.md has the finding.
+``Δp[i] = p(y | text) - p(y | text with token i blanked)``, where y is the model's own likeliest next token. Every view
+of attention at the last layer, under every normalisation of `attnflow.receptive`, is compared with |Δp| by Spearman's
+rank correlation within each sentence. ``python -m benchmarks.receptive_fields`` runs it; docs/decoders.md has the
+result.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ Score = tuple[str, str | None]  # method and variant
 VARIANTS: tuple[str | None, ...] = (None, *MODES)
 BLANKS = ("space", "remove", "special")
 SCOPES = {
-    # Blanking the query also changes who asks, and with "remove" another token asks: not the same question.
+    # Blanking the query changes the question, and with "remove" another token asks it.
     "without the query": slice(0, -1),
-    # Decoders park attention on the first token whatever it is.
+    # Decoders put spare attention on the first token, whatever it is.
     "without the query and the first token": slice(1, -1),
     "all tokens": slice(0, None),
 }
@@ -64,9 +65,11 @@ class Case:
 class Row:
     """One score under one blank over one scope of tokens.
 
-    agreement: Spearman with what blank-out says. gain: the same minus that of the method without normalisation, sentence
-    by sentence; over_recency: minus that of "later tokens count more". position: Spearman of the score itself with the
-    position, which is the bias. beyond_position: the partial rank correlation with blank-out given the position.
+    agreement: Spearman with blank-out.
+    gain: agreement minus that of the method without normalisation, sentence by sentence.
+    over_recency: agreement minus that of "later tokens count more".
+    position: Spearman of the score itself with the position, which is the bias.
+    beyond_position: the partial rank correlation with blank-out given the position.
     """
 
     method: str
@@ -82,12 +85,12 @@ class Row:
 
 
 def agree(x: Floats, y: Floats) -> float:
-    """Spearman; 0 where one of the two is the same everywhere, and so ranks nothing."""
+    """Return Spearman's correlation; 0 if one of the two is constant, and so ranks nothing."""
     return float(np.nan_to_num(spearman(x, y)))
 
 
 def partial(xy: float, xz: float, yz: float) -> float:
-    """The correlation of x and y given z: ``(xy - xz·yz) / √((1-xz²)(1-yz²))``; 0 where z says all about one of them."""
+    """Return the correlation of x and y given z, ``(xy - xz·yz) / √((1-xz²)(1-yz²))``; 0 if z determines one."""
     rest = (1 - xz * xz) * (1 - yz * yz)
     return (xy - xz * yz) / rest**0.5 if rest > 1e-12 else 0.0
 
@@ -102,9 +105,9 @@ def sample(
     cut: bool = False,
     seed: int = 0,
 ) -> list[list[int]]:
-    """Token ids of `count` lines of `shortest` to `longest` tokens, drawn without replacement.
+    """Return token ids of `count` lines of `shortest` to `longest` tokens, drawn without replacement.
 
-    cut: end each at a random place instead, so that the model predicts a word inside the sentence.
+    cut: end each at a random place, so that the model predicts a word inside the sentence.
     """
     if model.tokenizer is None:
         raise InputError(f"{model!r} was wrapped without a tokenizer: give wrap(model, tokenizer)")
@@ -117,13 +120,13 @@ def sample(
         if len(chosen) == count:
             return chosen
     raise InputError(
-        f"the text has {len(chosen)} sentences of {shortest + cut} to {longest} tokens, and {count} were asked for: "
-        "give a longer text, or ask for fewer"
+        f"the text has {len(chosen)} sentences of {shortest + cut} to {longest} tokens, fewer than the {count} "
+        "requested: give a longer text, or fewer sentences"
     )
 
 
 def neutral(model: Model, blank: str | int) -> int | None:
-    """The id of the token that replaces another; None for removing it."""
+    """Return the id of the token that replaces another; None for removing it."""
     if isinstance(blank, int):
         return blank
     if blank not in BLANKS:
@@ -145,7 +148,7 @@ def neutral(model: Model, blank: str | int) -> int | None:
 
 
 def blank_out(model: Model, ids: Sequence[int], blanks: Sequence[str | int]) -> tuple[float, dict[str | int, Floats]]:
-    """The probability of the likeliest next token, and for each blank what is lost of it without each token: Δp[input]."""
+    """Return the probability of the likeliest next token, and its loss without each token by blank: Δp[input]."""
     import torch
 
     text = {"input_ids": torch.tensor([list(ids)])}
@@ -159,9 +162,9 @@ def blank_out(model: Model, ids: Sequence[int], blanks: Sequence[str | int]) -> 
 
 
 def scores(trace: Trace, variants: Sequence[str | None]) -> dict[Score, Floats]:
-    """What every method gives to each token for the last query at the last layer.
+    """Return what every method gives to each token for the last query at the last layer.
 
-    "rollout, last third" ends at the states before the last third of the layers, and takes these for their own tokens.
+    "rollout, last third" stops at the states before the last third of the layers, and treats these as their own tokens.
     """
     weights = [layer.astype(np.float64) for layer in trace.graph(residual=0)]
     third = -max(1, len(weights) // 3)
@@ -187,14 +190,14 @@ def measure(
     say: Callable[[str], None],
     seed: int = 0,
 ) -> list[Case]:
-    """Traces and blanks out every sentence, given as token ids."""
+    """Trace and blank out every sentence, given as token ids."""
     import torch
 
     draw = np.random.default_rng(seed)
     cases = []
     for number, ids in enumerate(sentences, 1):
         if len(ids) < 4:
-            raise InputError(f"sentence {number} has {len(ids)} tokens: expected at least 4, so that there is an order")
+            raise InputError(f"sentence {number} has {len(ids)} tokens: expected at least 4")
         trace = model.trace({"input_ids": torch.tensor([list(ids)])})
         if not all(c.causal for c in model.checked.values()):
             raise InputError(
@@ -211,9 +214,9 @@ def measure(
 
 
 def summarize(cases: Sequence[Case], *, signed: bool = False, resamples: int = 5000, seed: int = 0) -> list[Row]:
-    """Means over sentences with bootstrap intervals, for every blank, scope, method and variant.
+    """Return means over sentences with bootstrap intervals, for every blank, scope, method and variant.
 
-    signed: compare with Δp instead of |Δp|: then tokens that speak against the prediction come last.
+    signed: compare with Δp instead of |Δp|: then tokens that count against the prediction come last.
     """
     rows: list[Row] = []
     for blank in cases[0].worth:
@@ -258,7 +261,7 @@ def run(
     resamples: int = 5000,
     seed: int = 0,
 ) -> list[Row]:
-    """The experiment, on sentences as token ids (see `sample`)."""
+    """Run the experiment on sentences as token ids (see `sample`)."""
     for variant in variants:
         check_mode(variant)
     for blank in blanks:
@@ -271,7 +274,7 @@ def run(
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """One table for every blank and scope."""
+    """Return one table for every blank and scope."""
     by_blank: dict[tuple[str | int, str], Table] = {}
     for row in rows:
         key = (row.blank, row.scope)
@@ -289,21 +292,21 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def main(
-    text: Annotated[Path, typer.Option(help="One sentence a line: .txt or .txt.xz.")],
+    text: Annotated[Path, typer.Option(help="One sentence per line: .txt or .txt.xz.")],
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
-    sentences: Annotated[int, typer.Option(min=2, help="How many, of 8 to 40 tokens.")] = 200,
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
+    sentences: Annotated[int, typer.Option(min=2, help="Number of sentences, of 8 to 40 tokens.")] = 200,
     blank: Annotated[
-        str, typer.Option(help="What replaces a token: space, remove, special; commas for several.")
+        str, typer.Option(help="What replaces a token: space, remove, special; comma-separated for several.")
     ] = "space",
     cut: Annotated[
-        bool, typer.Option("--cut", help="End each sentence at a random place, so that a word inside is predicted.")
+        bool, typer.Option("--cut", help="End each sentence at a random place, so that a word inside it is predicted.")
     ] = False,
     signed: Annotated[bool, typer.Option("--signed", help="Compare with Δp instead of |Δp|.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the sample, the bootstrap and the random baseline.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample, the bootstrap and the random baseline.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Which receptive-field normalisation ranks a decoder's tokens as blank-out of the next token does?"""
+    """Find the receptive-field normalisation that ranks a decoder's tokens like blank-out of the next token does."""
     lines = list(dict.fromkeys(line for _, line in read_lines(text)))
     silence()
     loaded = attnflow.load(model, gguf_file=gguf, dtype="float32")

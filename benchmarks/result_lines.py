@@ -1,4 +1,4 @@
-"""Results of tasks as lines of JSON: one for each case and method, appended as they come, so that a run is resumable."""
+"""Results of tasks as JSON lines, one per case and method, appended as they come, so that a run is resumable."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ KEY = ("model", "task", "half", "seed", "method")
 
 
 class ResultFile:
-    """A file of results that grows. What it has already is not measured again.
+    """A growing file of results. Results in it are not measured again.
 
-    A line that was cut off when a run was killed is taken away.
+    A line that was cut off when a run was killed is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,15 +46,16 @@ class ResultFile:
                 self.keys.add(tuple(row[name] for name in KEY))
             except (ValueError, KeyError, TypeError):
                 raise InputError(
-                    f"line {number} of {str(path)!r} is no result: expected JSON with {', '.join(KEY)}; give another file"
+                    f"line {number} of {str(path)!r} is not a result: expected JSON with {', '.join(KEY)}; give "
+                    "another file"
                 ) from None
 
     def has(self, **key: Any) -> bool:
-        """Whether there is a result of this model, task, half, seed and method."""
+        """Return whether there is a result of this model, task, half, seed and method."""
         return tuple(key[name] for name in KEY) in self.keys
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Appends a result. Measures without a value (NaN) are left out."""
+        """Append a result. Measures without a value (NaN) are left out."""
         measures = {name: x for name, x in row["measures"].items() if math.isfinite(x)}
         line = json.dumps({**row, "measures": measures})
         with self.path.open("a", encoding="utf-8") as file:
@@ -63,9 +64,9 @@ class ResultFile:
 
 
 class Meter:
-    """What work costs: seconds, and how many texts the model ran forward, those of a batch counted one by one.
+    """The cost of some work: seconds, and how many texts the model ran forward, counting each text of a batch.
 
-    positions: of all these texts together; on a cache a text has those alone that run.
+    positions: of all these texts together; on a cache, only those that run.
     """
 
     def __init__(self, model: Model) -> None:
@@ -74,7 +75,7 @@ class Meter:
         self.positions = 0
 
     def measure(self, work: Callable[[], Result]) -> tuple[Result, float, int]:
-        """What the work gives, its seconds and its forwards. A GPU is waited for."""
+        """Return the result of the work, its seconds, including the GPU's, and its forward passes."""
         before = self.forwards
         handle = self.model.model.register_forward_pre_hook(self.count_texts, with_kwargs=True)
         try:
@@ -91,7 +92,7 @@ class Meter:
             torch.cuda.synchronize(self.model.device)
 
     def count_texts(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """A hook in front of the model's forward pass."""
+        """Count texts, as a hook before the model's forward pass."""
         tensors = (x for x in (*args, *named.values()) if isinstance(x, torch.Tensor) and x.dim() > 1)
         first = next(tensors, torch.zeros(1, 1))
         self.forwards += len(first)
@@ -99,7 +100,7 @@ class Meter:
 
 
 def seeds_of(half: str, count: int) -> range:
-    """The first `count` seeds of a half.
+    """Return the first `count` seeds of a half.
 
     >>> list(seeds_of("unseen", 3))
     [1, 3, 5]

@@ -1,7 +1,8 @@
-"""Rivals run on our cases: each adapter gives tokens and units to somebody else's code and hands back its scores.
+"""Rivals on our cases: each adapter passes tokens and units to another author's code and returns its scores.
 
-What a rival reads is its own affair: FlashTrace and IFR read the positions *of* the answer's tokens, AttnLRP and AT2 those
-that predict them, ContextCite the answer's probability. With `predicting`, the first two read the predicting positions.
+What a rival reads is its own choice: FlashTrace and IFR read the positions *of* the answer's tokens, AttnLRP and AT2
+those that predict them, ContextCite the answer's probability. With `predicting`, the first two read the predicting
+positions.
 """
 
 from __future__ import annotations
@@ -36,18 +37,20 @@ UnitRival = Callable[["Model", list[int], list[int], Units], Floats]
 """(model, prompt, answer, positions of each unit) -> a score for each unit."""
 
 FAMILIES = ("llama", "phi3", "qwen2", "gemma3")
-"""The models whose attention AT2 knows."""
+"""The models whose attention AT2 supports."""
 
 CEILING = 24 * math.log(2)
-"""The log-odds of the largest probability below 1 in float32: beyond it ContextCite's own formula says infinity."""
+"""The log-odds of the largest float32 probability below 1: beyond it ContextCite's own formula gives infinity."""
 
 STEPS, SAMPLES = 50, 25
 """captum's own defaults: steps of integrated gradients, orders of Shapley sampling."""
 
 
 def flashtrace(method: str, hops: int = 0, predicting: bool = False) -> Rival:
-    """FlashTrace's tracer. predicting: its span are the positions before the answer's tokens, of which the first is the
-    prompt's last token; that one has no score then.
+    """Return FlashTrace's tracer as a rival.
+
+    predicting: its span is the positions before the answer's tokens. The first of them is the prompt's last token,
+        which then has no score.
     """
 
     def rival(model: Model, ids: list[int], answer: list[int]) -> Floats:
@@ -55,7 +58,7 @@ def flashtrace(method: str, hops: int = 0, predicting: bool = False) -> Rival:
         prompt, span = (ids[:-1], [ids[-1], *answer[:-1]]) if predicting else (ids, answer)
         tokens = KnownTexts(model.tokenizer, prompt, span)
         with lent(model) as decoder:
-            # its tracer drops the end of the text by itself; its IFR averages over the rows that it is told of
+            # its tracer drops the end of the text; its IFR averages over the given rows
             rows = None if method == "flashtrace" else (0, len(span) - 1)
             tracer = top.FlashTrace(decoder, tokens, recompute_attention=True)
             trace = tracer.trace(
@@ -69,7 +72,7 @@ def flashtrace(method: str, hops: int = 0, predicting: bool = False) -> Rival:
 
 
 def attnlrp(model: Model, ids: list[int], answer: list[int]) -> Floats:
-    """The relevance of the answer's logits by FlashTrace's AttnLRP: the mean over the answer's tokens, signed."""
+    """Return the relevance of the answer's logits by FlashTrace's AttnLRP: the mean over answer tokens, signed."""
     _, baselines, attribution = package("flashtrace", "flashtrace.baselines", "flashtrace.attribution")
     tokens = KnownTexts(model.tokenizer, ids, answer)
     with lent(model) as decoder, interfaces(attribution, decoder):
@@ -81,7 +84,7 @@ def attnlrp(model: Model, ids: list[int], answer: list[int]) -> Floats:
 
 
 class Interfaces(dict[str, Any]):
-    """Attention functions by their names, as transformers 5 asks for them."""
+    """Attention functions by name, as transformers 5 looks them up."""
 
     def get_interface(self, name: str, default: Any) -> Any:
         return self.get(name, default)
@@ -89,9 +92,9 @@ class Interfaces(dict[str, Any]):
 
 @contextmanager
 def interfaces(attribution: Any, decoder: Any) -> Iterator[None]:
-    """FlashTrace's rules under transformers 5: they put a plain dict where transformers now wants `get_interface`.
+    """Make FlashTrace's rules work under transformers 5, which needs `get_interface` instead of a plain dict.
 
-    Afterwards the functions of transformers are its own again: the rules leave a copy.
+    Afterwards transformers has its own functions again: the rules leave a copy.
     """
     module: Any = sys.modules[type(decoder).__module__]
     functions, context = module.ALL_ATTENTION_FUNCTIONS, attribution.lrp_context
@@ -119,7 +122,7 @@ class Example:
 
 
 def at2(weights: Path | None = None) -> Rival:
-    """AT2: attention from the predicting positions, heads weighted alike, or by weights that `train_at2` saved."""
+    """Return AT2: attention from the predicting positions, with equal head weights or those saved by `train_at2`."""
 
     def rival(model: Model, ids: list[int], answer: list[int]) -> Floats:
         return _at2(model, Example(ids, answer, [[i] for i in range(len(ids))]), weights)
@@ -128,7 +131,7 @@ def at2(weights: Path | None = None) -> Rival:
 
 
 def at2_units(weights: Path | None = None) -> UnitRival:
-    """The same, summed over the tokens of each unit, which is how AT2 scores a source."""
+    """Return the same, summed over the tokens of each unit, as AT2 scores a source."""
 
     def rival(model: Model, ids: list[int], answer: list[int], units: Units) -> Floats:
         scores = at2(weights)(model, ids, answer)
@@ -140,7 +143,7 @@ def at2_units(weights: Path | None = None) -> UnitRival:
 def _at2(model: Model, example: Example, weights: Path | None) -> Floats:
     top, *_ = package("at2")
     if weights is not None and not weights.is_file():
-        raise InputError(f"{str(weights)!r} is no file: expected weights of AT2 that `train_at2` saved")
+        raise InputError(f"{str(weights)!r} is not a file: expected AT2 weights saved by `train_at2`")
     with lent(model) as decoder:
         heads = _heads(decoder)
         estimator = (
@@ -148,8 +151,8 @@ def _at2(model: Model, example: Example, weights: Path | None) -> Floats:
         )
         if estimator.feature_extractor.num_features != heads.num_features:
             raise InputError(
-                f"the weights of AT2 in {str(weights)!r} are for {estimator.feature_extractor.num_features} heads, and "
-                f"{model!r} has {heads.num_features}: train it on this model"
+                f"the AT2 weights in {str(weights)!r} are for {estimator.feature_extractor.num_features} heads, but "
+                f"{model!r} has {heads.num_features}: train AT2 on this model"
             )
         scores = top.AT2Attributor(_task(decoder, example), estimator).get_attribution_scores()
     return np.asarray(scores, np.float64)
@@ -164,10 +167,11 @@ def train_at2(
     iterations: int = 1000,
     batch: int = 4,
 ) -> None:
-    """Trains AT2 by its own trainer, on ablations of these examples, and saves its weights.
+    """Train AT2 with its own trainer on ablations of these examples, and save its weights.
 
     weights: the file.
-    masks, iterations: of each example and of the optimiser; its defaults. batch: ablations that run together.
+    masks, iterations: of each example and of the optimizer; AT2's defaults.
+    batch: ablations that run together.
     """
     top, *_ = package("at2")
     if not examples:
@@ -186,12 +190,12 @@ def train_at2(
             num_iterations=iterations, batch_size=min(512, len(examples)), device=str(decoder.device)
         )
         if not all(bool(weight.isfinite().all()) for weight in estimator.parameters()):
-            raise InputError("AT2 learned no finite weights: an answer among the examples is certain to float32")
+            raise InputError("AT2 learned weights that are not finite: some answer has probability 1 in float32")
         estimator.save(weights)
 
 
 def _write_generations(trainer: Any, examples: Sequence[Example]) -> None:
-    """The answers, where its trainer looks for what the model wrote: it would have the model write them otherwise."""
+    """Write the answers where its trainer looks for generations; otherwise it would generate them."""
     folder = Path(trainer.generations_save_path)
     folder.mkdir(parents=True, exist_ok=True)
     tokens = CharacterTokens(None)
@@ -200,13 +204,11 @@ def _write_generations(trainer: Any, examples: Sequence[Example]) -> None:
 
 
 def _heads(decoder: Any) -> Any:
-    """AT2's reader of attention: it knows a model by its kind, or by its name, which may be any folder's."""
+    """Return AT2's reader of attention, which AT2 itself selects by the model's type or folder name."""
     top, attention = package("at2", "at2.attribution.attention")
     kind = decoder.config.model_type
     if kind not in FAMILIES:
-        raise InputError(
-            f"AT2 reads no attention of a {kind!r} model: expected one of {', '.join(map(repr, FAMILIES))}"
-        )
+        raise InputError(f"AT2 does not support {kind!r} models: expected one of {', '.join(map(repr, FAMILIES))}")
     return top.AT2FeatureExtractor(*attention.get_attentions_shape(decoder), model_type=kind)
 
 
@@ -243,19 +245,19 @@ def _task_class() -> Any:
 
 
 def ranges(units: Units) -> list[tuple[int, int]]:
-    """Units as ranges of tokens.
+    """Return units as ranges of tokens.
 
     >>> ranges([[0, 1], [4, 3]])
     [(0, 2), (3, 5)]
     """
     pairs = [(min(unit), max(unit) + 1) for unit in units if unit]
     if len(pairs) < len(units) or any(len(set(u)) != end - start for u, (start, end) in zip(units, pairs, strict=True)):
-        raise InputError("AT2 reads sources that are runs of neighbouring tokens: expected units without gaps")
+        raise InputError("AT2 needs sources of consecutive tokens: expected units without gaps")
     return pairs
 
 
 def context_cite(ablations: int) -> UnitRival:
-    """ContextCite: lasso on the answer's log-odds under random ablations, half of the units kept in each."""
+    """Return ContextCite: lasso on the answer's log-odds under random ablations, each keeping half of the units."""
 
     def rival(model: Model, ids: list[int], answer: list[int], units: Units) -> Floats:
         top, *_ = package("context-cite")
@@ -271,7 +273,7 @@ def context_cite(ablations: int) -> UnitRival:
 
 
 class Answering:
-    """A model that writes the answer that is known; it runs in its own precision, also where ContextCite asks for less."""
+    """A model that writes the known answer, in its own precision even if ContextCite asks for less."""
 
     def __init__(self, decoder: Any, answer: Sequence[int]) -> None:
         self.decoder, self.answer, self.device = decoder, answer, decoder.device
@@ -288,7 +290,7 @@ def _partitioner() -> Any:
     _, partitioners = package("context-cite", "context_cite.context_partitioner")
 
     class Partitioner(partitioners.BaseContextPartitioner):  # type: ignore[misc, name-defined]  # ContextCite has no types
-        """Our units as ContextCite's sources; tokens of no unit are in every context."""
+        """Our units as ContextCite's sources; tokens outside units are in every context."""
 
         def __init__(self, context: str, units: Units) -> None:
             super().__init__(context)
@@ -299,7 +301,7 @@ def _partitioner() -> Any:
             return len(self.units)
 
         def split_context(self) -> None:
-            """The units are there already."""
+            """Do nothing: the units exist already."""
 
         def get_source(self, index: int) -> str:
             return "".join(self.context[i] for i in sorted(self.units[index]))
@@ -312,7 +314,7 @@ def _partitioner() -> Any:
 
 
 def without(text: str, units: Units) -> str:
-    """The text without the characters of these units; its first one stays where nothing else would.
+    """Return the text without the characters of these units; its first character stays if nothing else would.
 
     >>> without("abcdef", [[1, 2], [5]]), without("ab", [[0, 1]])
     ('ade', 'a')
@@ -325,7 +327,7 @@ def _solver() -> Any:
     _, solvers = package("context-cite", "context_cite.solver")
 
     class Solver(solvers.LassoRegression):  # type: ignore[misc, name-defined]  # ContextCite has no types
-        """Its lasso, on log-odds that are finite: where the answer is certain to float32, its formula says infinity."""
+        """ContextCite's lasso on finite log-odds: if the answer is certain in float32, its formula gives infinity."""
 
         def fit(self, masks: Any, outputs: Any, num_output_tokens: int) -> Any:
             return super().fit(masks, np.nan_to_num(outputs, posinf=CEILING, neginf=-CEILING), num_output_tokens)
@@ -334,10 +336,10 @@ def _solver() -> Any:
 
 
 def integrated_gradients(blank: bool = False) -> Rival:
-    """captum's integrated gradients of the answer's log-odds, summed over dimensions, from embeddings that are 0.
+    """Return captum's integrated gradients of the answer's log-odds, summed over dimensions, from zero embeddings.
 
-    blank: from the embedding of a blank token instead. RMSNorm takes the size of a state away, so that close to 0 the model
-    changes faster than the steps see, and the values no longer add up.
+    blank: start from the embedding of a blank token instead. RMSNorm removes the size of a state, so close to 0 the
+        model changes faster than the steps can follow, and the values no longer add up.
     """
 
     def rival(model: Model, ids: list[int], answer: list[int]) -> Floats:
@@ -362,7 +364,7 @@ def integrated_gradients(blank: bool = False) -> Rival:
 
 
 def shapley(model: Model, ids: list[int], answer: list[int], units: Units) -> Floats:
-    """captum's Shapley value sampling of the answer's log-odds; a unit that is not there is cut out of the text."""
+    """Return captum's Shapley value sampling of the answer's log-odds; absent units are cut out of the text."""
     _, attr = package("captum", "captum.attr")
     tokens = CharacterTokens(model.tokenizer)
     with lent(model) as decoder:
@@ -389,7 +391,7 @@ def _deciding(ids: Sequence[int], answer: Sequence[int]) -> slice:
 
 
 def inseq(method: str, attention: str | None = None) -> Rival:
-    """inseq, with its own way of making one score of a token's dimensions or heads: the mean over the answer's tokens."""
+    """Return inseq, with its own aggregation over a token's dimensions or heads: the mean over the answer's tokens."""
 
     def rival(model: Model, ids: list[int], answer: list[int]) -> Floats:
         (top,) = package("inseq")
@@ -406,8 +408,8 @@ def inseq(method: str, attention: str | None = None) -> Rival:
 
 
 def _text(tokenizer: Any, ids: list[int]) -> str:
-    """A text that inseq tokenizes to these ids."""
+    """Return a text that inseq tokenizes to these ids."""
     text = "" if tokenizer is None else str(tokenizer.decode(ids, skip_special_tokens=True))
     if tokenizer is None or list(tokenizer(text)["input_ids"]) != ids:
-        raise InputError("inseq reads texts, and this tokenizer does not turn the text of these tokens into them again")
+        raise InputError("inseq reads texts, and this tokenizer does not reproduce these tokens from their text")
     return text

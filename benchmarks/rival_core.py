@@ -1,4 +1,4 @@
-"""FlashTrace's core, read from a folder that holds its package: information-flow routes of a span of answer tokens."""
+"""FlashTrace's core, from a folder with its package: information-flow routes of a span of answer tokens."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from typing import Any
 from attnflow.errors import InputError
 
 CHUNK, SINK_CHUNK = 128, 32
-"""Tokens at a time; what its package takes by default."""
+"""Tokens at a time; its package's defaults."""
 
 
 def core_of(folder: str) -> ModuleType:
-    """The module flashtrace/core.py, by itself: the package around it imports spacy and others, which it does not need.
-
-    Nothing of it is changed.
-    """
+    """Load flashtrace/core.py alone, unchanged: its package imports spacy and others, which the core does not need."""
     path = Path(folder) / "flashtrace" / "core.py"
     if not path.is_file():
-        raise InputError(f"{folder!r} has no flashtrace/core.py: expected a folder with FlashTrace's package in it")
+        raise InputError(f"{folder!r} has no flashtrace/core.py: expected a folder that contains FlashTrace's package")
     spec = importlib.util.spec_from_file_location("flashtrace_core", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,10 +29,10 @@ def core_of(folder: str) -> ModuleType:
 
 
 def span_of(core: Any, model: Any, ids: Any, span: int, forward: Callable[[], Any]) -> Any:
-    """The importance of each token to the last ``span`` ones, with attention recomputed a layer at a time.
+    """Return the importance of each token to the last ``span`` ones, with attention recomputed a layer at a time.
 
-    As its `_capture_model_state` and `calculate_ifr_span` do; but ``forward``, which runs the model once on these tokens,
-    may leave out logits that nobody reads.
+    This follows its `_capture_model_state` and `calculate_ifr_span`; but ``forward``, which runs the model once on
+    these tokens, may leave out unused logits.
     """
     import torch
 

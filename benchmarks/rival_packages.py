@@ -1,8 +1,8 @@
-"""The rivals' own packages, imported without what they never run here, and a model to lend to them.
+"""The rivals' own packages, imported without dependencies that they do not use here, and a model to lend to them.
 
-None of their code is in this repository. A folder with their packages, on PYTHONPATH, is enough (docs/evaluation.md says
-how to make one). What they import for pictures, tables and the splitting of texts may be absent: a stand-in takes its place
-while they are imported, and nowhere else.
+None of their code is in this repository. A folder with their packages on PYTHONPATH is enough (docs/evaluation.md says
+how to make one). Their imports for plots, tables and text splitting may be missing: stand-ins replace them during the
+import only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 VERSIONS = {"flashtrace": "0.1.1", "at2": "0.0.1", "context-cite": "0.0.4", "captum": "0.9.0", "inseq": "0.7.1"}
-"""What was run, by its name on PyPI."""
+"""The versions that were run, by PyPI name."""
 
 IMPORTS = {
     "flashtrace": ("spacy", "wordfreq", "matplotlib", "seaborn"),
@@ -42,13 +42,13 @@ IMPORTS = {
     "captum": ("matplotlib", "mpl_toolkits"),
     "inseq": ("matplotlib", "mpl_toolkits"),
 }
-"""What each imports, and calls for no score (pictures, tables, the splitting of texts), or what has a working stand-in."""
+"""Imports that are not needed for scores (plots, tables, text splitting), or that have a working stand-in."""
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Absent:
-    """Whatever is taken from a package that is not installed: it may be named, called, set, but is no number, no list."""
+    """Anything from a package that is not installed: it can be named, called and set, but is not a number or list."""
 
     def __call__(self, *values: Any, **options: Any) -> Absent:
         return self
@@ -59,7 +59,7 @@ class Absent:
     __ror__ = __or__  # a type in an annotation
 
     def __setitem__(self, key: str, value: Any) -> None:
-        """A setting of something that is not there."""
+        """Ignore a setting."""
 
     def __getattr__(self, name: str) -> Absent:
         if name.startswith("__"):
@@ -68,7 +68,7 @@ class Absent:
 
 
 class Dataset:
-    """As much of `datasets.Dataset` as a loader of batches reads: columns of one length, and a row by its number."""
+    """The part of `datasets.Dataset` that a batch loader uses: columns of one length, and rows by number."""
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
         self.columns = columns
@@ -101,10 +101,10 @@ class StandardScaler:
 
 
 class Lasso:
-    """`sklearn.linear_model.Lasso`: the least ``|y - b - X w|² / 2n + alpha |w|_1``, a coordinate at a time from w = 0.
+    """`sklearn.linear_model.Lasso`: minimizes ``|y - b - X w|² / 2n + alpha |w|_1`` by coordinate descent from w = 0.
 
-    It ends where scikit-learn ends, at a duality gap of 1e-4 |y|²: with fewer ablations than units there are many near-best
-    weights, and another end would give others.
+    It stops where scikit-learn does, at a duality gap of 1e-4 |y|²: with fewer ablations than units many weights are
+    nearly optimal, and another stop would give others.
     """
 
     TOLERANCE, ROUNDS = 1e-4, 1000
@@ -155,11 +155,11 @@ WORKING: dict[str, dict[str, Any]] = {
     "sklearn.linear_model": {"Lasso": Lasso},
     "sklearn.pipeline": {"make_pipeline": Pipeline},
 }
-"""Stand-ins that compute: what they take the place of is called for a score."""
+"""Stand-ins that compute, because scores need them."""
 
 
 class StandIn(ModuleType):
-    """A module whose names are the ones that it was made with, and `Absent` for any other."""
+    """A module with the names it was made with, and `Absent` for any other."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(Absent(), name)
@@ -186,7 +186,7 @@ class StandIns(MetaPathFinder, Loader):
 
 @contextmanager
 def stand_ins(packages: Sequence[str]) -> Iterator[list[str]]:
-    """A stand-in for each of these that is not installed, until the end of the block. Yields their names."""
+    """Provide a stand-in inside the block for each of these that is not installed. Yields their names."""
     absent = [name for name in packages if name not in sys.modules and importlib.util.find_spec(name) is None]
     finder = StandIns(absent)
     sys.meta_path.insert(0, finder)
@@ -199,12 +199,13 @@ def stand_ins(packages: Sequence[str]) -> Iterator[list[str]]:
 
 
 def package(name: str, *modules: str) -> list[Any]:
-    """Modules of a rival's package, named as on PyPI.
+    """Return modules of a rival's package, named as on PyPI.
 
     Raises:
         InputError: it is not installed.
     """
-    importlib.import_module("transformers.generation")  # asks once what is installed, before there are stand-ins
+    # it checks what is installed only once, so before there are stand-ins
+    importlib.import_module("transformers.generation")
     top = name.replace("-", "_")
     with stand_ins(IMPORTS[name]), quiet():
         try:
@@ -212,14 +213,14 @@ def package(name: str, *modules: str) -> list[Any]:
         except ModuleNotFoundError as e:
             wanted = f"{name}=={VERSIONS[name]}" if e.name == top else str(e.name)
             raise InputError(
-                f"{name}=={VERSIONS[name]} cannot be imported, because {e.name} is not installed: put a folder on "
-                f"PYTHONPATH that `pip install --no-deps --target FOLDER {wanted}` made (docs/evaluation.md)"
+                f"{name}=={VERSIONS[name]} cannot be imported, because {e.name} is not installed: add a folder to "
+                f"PYTHONPATH made by `pip install --no-deps --target FOLDER {wanted}` (docs/evaluation.md)"
             ) from None
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps the warnings, the bars and the lines of other people's code off the screen."""
+    """Suppress warnings, progress bars and output of other packages."""
     with warnings.catch_warnings(), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -227,21 +228,21 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def lent(model: Model, attention: str | None = None) -> Iterator[Any]:
-    """The transformers model for a rival to work on: quietly, with a seed, without gradients of weights.
+    """Lend the transformers model to a rival: quietly, with a seed, without weight gradients.
 
-    Afterwards it is as it was: its attention implementation, its mode, its gradients, its hooks, its attributes and its
-    configuration; and so are the random numbers.
+    Afterwards its attention implementation, mode, gradients, hooks, attributes and configuration are restored, and so
+    are the random numbers.
 
-    attention: such as "eager", for a rival that reads the attention weights from the model; by default the model's own.
+    attention: such as "eager", for a rival that reads attention weights from the model; by default the model's own.
     """
     module: Any = model.model
     name = module.config._attn_implementation
-    # transformers notes on a part that it has its hooks: the note and the hooks go together
+    # transformers marks modules that have its hooks: restore marks and hooks together
     attributes = [(vars(thing), dict(vars(thing))) for thing in (module.config, *module.modules())]
     flags = [(weight, weight.requires_grad, weight.grad) for weight in module.parameters()]
     hooks = [(getattr(part, hook), dict(getattr(part, hook))) for part in module.modules() for hook in HOOKS]
     try:
-        restore(module)  # our own function stands before the model's attention after a trace
+        restore(module)  # a trace leaves our own attention function in place
         if attention is not None:
             module.set_attn_implementation(attention)
         module.eval().requires_grad_(False)
@@ -258,7 +259,7 @@ def lent(model: Model, attention: str | None = None) -> Iterator[Any]:
 
 @contextmanager
 def seeded(device: torch.device) -> Iterator[None]:
-    """Random numbers from a fixed seed; afterwards those of the caller go on where they were."""
+    """Use a fixed random seed inside the block; afterwards restore the caller's random state."""
     numpy_state, state = np.random.get_state(), random.getstate()  # noqa: NPY002  # rivals draw from these
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -1,4 +1,4 @@
-"""Tokens as texts and back, exactly, for packages that read texts: what they tokenize again are the very same tokens."""
+"""Exact conversion between tokens and texts, for packages that read texts: they tokenize to the same tokens again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 FIRST = 0x10000
-"""Where the characters beyond the first plane begin: none of them is a space or ends a line, and there are a million."""
+"""The first character beyond the basic plane: none of the million after it is a space or ends a line."""
 
 
 class Span(NamedTuple):
@@ -19,7 +19,7 @@ class Span(NamedTuple):
 
 
 class Encoded(dict[str, Any]):
-    """What a tokenizer returns: ids, attention mask, and the characters of each token."""
+    """The result of a tokenizer: ids, attention mask, and the characters of each token."""
 
     def __init__(self, ids: Sequence[int], ends: Sequence[int], tensors: bool) -> None:
         starts = [0, *ends[:-1]]
@@ -45,7 +45,7 @@ class Encoded(dict[str, Any]):
 
 
 class CharacterTokens:
-    """A tokenizer of texts that have one character for each token, so that any part of a text can be cut out.
+    """A tokenizer for texts with one character per token, so that any part of a text can be cut out.
 
     >>> tokens = CharacterTokens(None)
     >>> text = tokens.text([7, 7, 259])
@@ -70,21 +70,21 @@ class CharacterTokens:
 
     def __call__(self, text: str, return_tensors: str | None = None, **options: Any) -> Encoded:
         encoded = Encoded(self.encode(text), range(1, len(text) + 1), return_tensors is not None)
-        encoded.pop("offset_mapping", None)  # a loader of batches pads every column
+        encoded.pop("offset_mapping", None)  # a batch loader pads every column
         return encoded
 
     def apply_chat_template(self, messages: Sequence[dict[str, str]], **options: Any) -> str:
-        """The text as it is: a template is in its tokens already, where there is one."""
+        """Return the text unchanged: its tokens include the template already."""
         return messages[-1]["content"]
 
     def pad(self, rows: Any, **options: Any) -> dict[str, torch.Tensor]:
-        """Batches of texts of one length: we run one text at a time, so that nothing has to be padded."""
+        """Return batches of texts of one length: one text runs at a time, so nothing is padded."""
         columns = {name: [row[name] for row in rows] for name in rows[0]} if isinstance(rows, list) else rows
         return {name: torch.tensor(values) for name, values in columns.items()}
 
 
 class KnownTexts:
-    """A tokenizer of a few texts whose tokens are known; the text of a token is its own, so that "." is a full stop.
+    """A tokenizer for a few texts with known tokens; each token has its own text, so that "." is a full stop.
 
     >>> tokens = KnownTexts(None, [3, 4], [5])
     >>> tokens(tokens.text([3, 4]))["input_ids"], tokens.text([5])
@@ -99,7 +99,7 @@ class KnownTexts:
         self.ids = {self.text(ids): list(ids) for text in texts for ids in (text, [*text, *end])}
 
     def piece(self, token: int) -> str:
-        """The text of one token."""
+        """Return the text of one token."""
         return f"<{token}>" if self.tokenizer is None else str(self.tokenizer.decode([token]))
 
     def text(self, ids: Sequence[int]) -> str:

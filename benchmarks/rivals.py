@@ -1,6 +1,7 @@
-"""Other people's ways to explain an answer, run by their own code on our cases: ``python -m benchmarks.rivals -m MODEL``.
+"""Other authors' methods to explain an answer, on our cases: ``python -m benchmarks.rivals -m MODEL``.
 
-The command says which of them are installed, and runs each on one small prompt. How to install them: docs/evaluation.md.
+The command lists which of them are installed, and runs each on one small prompt. docs/evaluation.md says how to install
+them.
 """
 
 from __future__ import annotations
@@ -83,12 +84,12 @@ class Run:
 
 
 def installed() -> dict[str, str | None]:
-    """Each package: None where it can be imported, else the sentence that says how to install it."""
+    """Return for each package None if it can be imported, else a sentence that says how to install it."""
     return {name: refusal(lambda name=name: package(name)) for name in VERSIONS}  # type: ignore[misc]
 
 
 def refusal(action: Callable[[], Any]) -> str | None:
-    """What the action refuses with, or None."""
+    """Return the message the action refuses with, or None."""
     try:
         action()
     except InputError as e:
@@ -97,7 +98,7 @@ def refusal(action: Callable[[], Any]) -> str | None:
 
 
 def runs(model: Model, weights: Path | None = None, say: Callable[[str], None] = lambda _: None) -> list[Run]:
-    """Every rival on the small prompt. weights: those of a trained AT2."""
+    """Run every rival on the small prompt. weights: of a trained AT2."""
     answer = model.answer(PROMPT, answer=ANSWER)
     ids, written = list(answer.prompt.ids), list(answer.ids)
     units = answer.prompt.units("sentence")
@@ -128,11 +129,11 @@ def _timed(
 
 def main(
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Trained weights of AT2 for this model.")] = None,
 ) -> None:
-    """Which rivals are installed, and what each puts first on one small prompt."""
+    """List which rivals are installed, and what each ranks first on one small prompt."""
     silence()
     for name, reason in installed().items():
         print(f"{name} {VERSIONS[name]}: {reason or 'installed'}")

@@ -1,4 +1,4 @@
-"""One step of rollout on a GPU against the attention it explains: `python -m benchmarks.step`."""
+"""One step of rollout on a GPU compared with the attention it explains: `python -m benchmarks.step`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from attnflow.errors import InputError
 HEADS, KV_HEADS, SIZE = 32, 8, 128
 ROWS = (1, 16, 256)
 LONG_ENOUGH = 100  # ms
-QUERIES_AT_ONCE = 4096  # of the reference in float64
-AUTOGRAD_UP_TO = 40_000  # the generic route is slow and only there for comparison
+QUERIES_AT_ONCE = 4096  # for the float64 reference
+AUTOGRAD_UP_TO = 40_000  # the generic route is slow and only for comparison
 
 
 def run(lengths: list[int], rounds: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Causal attention of 32 heads of 128 (8 of keys) in bfloat16: forwards, our step, and the step through autograd.
+    """Time causal attention of 32 heads of 128 (8 of keys) in bfloat16: forward, our step, and by autograd.
 
-    Medians over rounds, in each of which everything runs in turn, so that a GPU that grows warm slows all alike.
-    A row of the table: ``length``, ``what``, ``ms``, ``ratio`` (to the fastest forward), ``tflops`` (of the causal half
-    of the products), ``extra_mib`` (peak above queries, keys, lse and r) and ``error`` (relative, against float64 on the
-    same bfloat16 inputs at a sample of keys); None where there is no figure.
+    Medians are over rounds in which everything runs in turn, so that a GPU that heats up slows all of them. A row of
+    the table has ``length``, ``what``, ``ms``, ``ratio`` (to the fastest forward), ``tflops`` (of the causal half of
+    the products), ``extra_mib`` (peak above queries, keys, lse and r) and ``error`` (relative to float64 on the same
+    bfloat16 inputs at a sample of keys); None if there is no figure.
     """
     torch = _torch()
     rows = []
@@ -42,7 +42,9 @@ def _torch() -> Any:
     except ImportError:
         raise InputError("this benchmark needs torch and an NVIDIA GPU: install attnflow[models] there") from None
     if not torch.cuda.is_available():
-        raise InputError("this benchmark needs an NVIDIA GPU, and torch sees none here: run it on a machine with one")
+        raise InputError(
+            "this benchmark needs an NVIDIA GPU, and torch does not see one: run it on a machine with a GPU"
+        )
     try:
         import triton  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
     except ImportError:
@@ -73,7 +75,7 @@ def _compared(torch: Any, length: int, rounds: int) -> list[dict[str, Any]]:
     calls: dict[str, Callable[[], Any]] = {}
     forwards = _forwards(torch, query, key, value)
     calls |= forwards
-    steps: dict[str, tuple[Any, Any]] = {}  # the reference of each: what its edges weigh, and its rows
+    steps: dict[str, tuple[Any, Any]] = {}  # the reference of each: its edge weights, and its rows
     for n in ROWS:
         some = r[:, :n].contiguous()
         name = f"step, {n} row{'s' if n > 1 else ''}"
@@ -136,7 +138,7 @@ def _forwards(torch: Any, query: Any, key: Any, value: Any) -> dict[str, Callabl
 
         try:
             call()
-        except RuntimeError:  # this build of torch or this GPU lacks it
+        except RuntimeError:  # not in this build of torch or on this GPU
             continue
         calls[f"forward, {name}"] = call
     if not calls:
@@ -147,7 +149,7 @@ def _forwards(torch: Any, query: Any, key: Any, value: Any) -> dict[str, Callabl
 
 
 def _by_autograd(torch: Any, query: Any, key: Any, value: Any, r: Any) -> Callable[[], Any]:
-    """The gradient of the values, with r as the gradient of one channel of the output: what works without a kernel."""
+    """Return the gradient of the values, with r as the gradient of one output channel: it works without a kernel."""
     with torch.enable_grad():
         leaf = value.detach().requires_grad_()
         out = torch.nn.functional.scaled_dot_product_attention(query, key, leaf, is_causal=True, enable_gqa=True)
@@ -157,7 +159,7 @@ def _by_autograd(torch: Any, query: Any, key: Any, value: Any, r: Any) -> Callab
 
 
 def _weights(torch: Any, query: Any, key: Any, lse: Any, h: int, queries: slice, keys: Any) -> Any:
-    """The weights of one head in float64, [some queries, some keys]."""
+    """Return the weights of one head in float64, [some queries, some keys]."""
     position = torch.arange(query.shape[2], device=query.device)[queries, None]
     chosen = key[0, h * KV_HEADS // HEADS, keys].double()
     scores = query[0, h, queries].double() @ chosen.T * SIZE**-0.5 - lse[0, h, queries].double()[:, None]
@@ -165,7 +167,7 @@ def _weights(torch: Any, query: Any, key: Any, lse: Any, h: int, queries: slice,
 
 
 def _reference(torch: Any, query: Any, key: Any, lse: Any, r: Any, sample: Any, weighing: Any) -> Any:
-    """[1, rows, sample] in float64, head by head."""
+    """Return [1, rows, sample] in float64, head by head."""
     total = torch.zeros(1, r.shape[1], len(sample), dtype=torch.float64, device=query.device)
     for h in range(HEADS):
         edges = _weights(torch, query, key, lse, h, slice(None), sample)
@@ -179,7 +181,7 @@ def _reference(torch: Any, query: Any, key: Any, lse: Any, r: Any, sample: Any, 
 
 
 def _row_sums(torch: Any, query: Any, key: Any, lse: Any, lengths: Any) -> Any:
-    """``Σ_h Σ_k A[q, k]·lengths[h, k]`` in float64, [1, query], some queries at a time."""
+    """Return ``Σ_h Σ_k A[q, k]·lengths[h, k]`` in float64, [1, query], some queries at a time."""
     n = query.shape[2]
     keys = torch.arange(n, device=query.device)
     total = torch.zeros(1, n, dtype=torch.float64, device=query.device)
@@ -191,8 +193,11 @@ def _row_sums(torch: Any, query: Any, key: Any, lse: Any, lengths: Any) -> Any:
 
 
 def _medians(torch: Any, calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Milliseconds on the device. Every turn is first run untimed: the clock follows the power, so that a call is faster
-    after a light one than after itself. Short calls are repeated, so that what Python needs to start one does not count."""
+    """Return milliseconds on the device.
+
+    Every turn first runs untimed: the clock follows the power, so a call is faster after a light one than after itself.
+    Short calls are repeated, so that Python's overhead to start one does not count.
+    """
 
     def timed(call: Callable[[], Any], repeats: int) -> float:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -213,7 +218,7 @@ def _medians(torch: Any, calls: dict[str, Callable[[], Any]], rounds: int) -> di
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as text, without any library: a machine with a GPU may have none of ours."""
+    """Return the rows as text, without any library: a machine with a GPU may have none of ours."""
     lines = [f"{'length':>7}  {'what':<26}{'ms':>9}  {'ratio':>6}  {'TFLOP/s':>8}  {'MiB':>7}  error"]
     for x in rows:
         error = f"{x['error']:.1e}" if x["error"] is not None else ""
@@ -227,7 +232,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 if __name__ == "__main__":  # with argparse, for the same reason
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
     parser.add_argument("lengths", nargs="*", type=int, default=[8192, 32_768, 131_072], help="tokens")
-    parser.add_argument("--rounds", type=int, default=5, help="medians are taken over them")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to take medians over")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     figures = run(options.lengths, options.rounds, lambda text: print(f"… {text}", file=sys.stderr))

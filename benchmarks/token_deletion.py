@@ -1,7 +1,7 @@
-"""What becomes of a written answer when parts of its passage go, or alone stay, in the order of somebody's scores.
+"""How a written answer changes when parts of its passage are deleted, or alone kept, in the order of some scores.
 
 P is the geometric mean of the probabilities of the answer's tokens, so that answers of any length are between 0 and 1.
-Of tokens, those of sentences can be left out; a question and the prompt's last token, which predicts, always stay.
+Only tokens of sentences can be left out; a question and the prompt's last token, which predicts, always stay.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 TOP = (1, 3)
-"""Of how many top sentences the drop is measured."""
+"""For how many top sentences the drop is measured."""
 
 DRAWS = 4
 """How many texts are drawn for each soft measure."""
 
 
 def deletion_measures(model: Model, passage: Passage, scores: Scores) -> dict[str, float]:
-    """All measures of one passage that need passes of their own, by their names.
+    """Return all measures of one passage that need their own passes, by name.
 
-    "drop of top k": how much log p of the answer falls without the k sentences that come first, together.
-    "comprehensiveness" is P - P without the fifth of the tokens that come first, "sufficiency" P - P with these alone.
-    "π-Soft-NC" and "π-Soft-NS" are `soft`. Scores of units alone have the first measure alone.
+    "drop of top k": how much log p of the answer falls without the k first-ranked sentences together.
+    "comprehensiveness" is P - P without the first-ranked fifth of the tokens; "sufficiency" is P - P with only these.
+    "π-Soft-NC" and "π-Soft-NS" are from `soft`. Methods that score only units have only the first measure.
     """
     texts: list[list[int]] = []
     order = ranking(passage, scores.units)
@@ -62,23 +62,24 @@ def deletion_measures(model: Model, passage: Passage, scores: Scores) -> dict[st
 
 
 def without(passage: Passage, positions: Iterable[int]) -> list[int]:
-    """The prompt's tokens without those at these positions."""
+    """Return the prompt's tokens without those at these positions."""
     gone = {int(i) for i in positions}
     return [token for i, token in enumerate(passage.ids) if i not in gone]
 
 
 def soft(whole: float, bare: float, removed: Floats, kept: Floats) -> dict[str, float]:
-    """π-Soft-NC and π-Soft-NS: the normalised soft measures of Zhao and Aletras (2023), with the retention held fixed.
+    """Return π-Soft-NC and π-Soft-NS: the normalised soft measures of Zhao and Aletras (2023), with fixed retention.
 
-    There each token is kept, or removed, with its own score as probability, so that a method with larger scores keeps more
-    and looks better. Here the m tokens that can go get the probabilities ``q_i = min(1, c·max(s_i, 0))`` with c such that
-    their sum is m/5 (`benchmarks.word_truth.retention`), and a draw takes as many of them whatever the method (`sampled`).
-    For NS the drawn tokens alone stay; for NC they are removed, and the others stay. With x' such a text, P0 of the text
-    without all m, and the mean over the draws:
+    In the original, each token is kept, or removed, with its own score as probability, so a method with larger scores
+    keeps more and looks better. Here the m tokens that can be removed get the probabilities ``q_i = min(1, c·max(s_i,
+    0))`` with c such that their sum is m/5 (`benchmarks.word_truth.retention`), and a draw takes the same number of
+    them for every method (`sampled`). For NS only the drawn tokens stay; for NC they are removed, and the others stay.
+    With x' such a text, P0 of the text without all m, and the mean over the draws:
 
         π-Soft-NC = mean max(0, P - P(x')) / (P - P0)        π-Soft-NS = 1 - mean max(0, P - P(x')) / (P - P0)
 
-    Both are better when higher. There are none where P is hardly more than P0: then the passage gave the answer little.
+    For both, higher is better. There are none if P is hardly more than P0: then the passage contributed little to the
+    answer.
 
     removed, kept: P of the draws for NC and NS.
 
@@ -93,7 +94,7 @@ def soft(whole: float, bare: float, removed: Floats, kept: Floats) -> dict[str, 
 
 
 def drawn(scores: Floats, seed: int) -> list[list[int]]:
-    """Which of the tokens stay in each draw, those of NC and then those of NS; the same randomness for all methods."""
+    """Return which tokens stay in each draw, for NC and then for NS; all methods use the same random numbers."""
     size = len(scores)
     chances = retention(scores, RATIONALE)
     draw = np.random.default_rng(seed)
@@ -102,10 +103,10 @@ def drawn(scores: Floats, seed: int) -> list[list[int]]:
 
 
 def sampled(chances: Floats, shift: float, order: NDArray[np.int64]) -> list[int]:
-    """Systematic sampling: each place is drawn with its chance, and how many are drawn depends on their sum alone.
+    """Draw systematically: each place with its chance, and as many places as the chances sum to.
 
-    The chances lie end to end in this order, and a place is drawn where an integer less `shift` falls into its part. So
-    the number is the sum of the chances, one of the two integers beside it where that is none.
+    The chances are laid end to end in this order, and a place is drawn if an integer minus `shift` falls into its part.
+    The number drawn is the sum of the chances, or one of the two integers next to it.
 
     >>> sampled(np.array([1.0, 0.5, 0.25, 0.25]), 0.4, np.arange(4))
     [0, 2]

@@ -1,6 +1,6 @@
-"""Trains the rival AT2 on a model's own ablations, by its own trainer: ``python -m benchmarks.train_at2 -m MODEL``.
+"""Trains the rival AT2 on a model's own ablations with AT2's trainer: ``python -m benchmarks.train_at2 -m MODEL``.
 
-The passages are those of even seeds of the ablation task (`benchmarks.ablation`): none of them is reported on.
+The passages are those of even seeds of the ablation task (`benchmarks.ablation`), which are never reported.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 def examples(
     model: Model, texts: Sequence[Sequence[str]], count: int, say: Callable[[str], None] = lambda _: None
 ) -> list[Example]:
-    """What the model writes after the passages of the first `count` even seeds; too short an answer is left out."""
+    """Return what the model writes after the passages of the first `count` even seeds, if long enough."""
     chosen = []
     for seed in range(0, 2 * count, 2):
         prompt, ranges = prompt_of(seed, texts)
         try:
             written = model.answer(prompt, max_new_tokens=TOKENS)
-        except InputError:  # it writes nothing
+        except InputError:  # the model writes nothing
             continue
         if len(written.ids) >= LEAST:
             chosen.append(Example(list(written.prompt.ids), list(written.ids), assign(written.prompt.offsets, ranges)))
@@ -46,15 +46,15 @@ def examples(
 def main(
     model: Annotated[str, typer.Option("-m", "--model", help="Folder or hub id of a decoder.")],
     data: Annotated[Path, typer.Option(help="File of sentences, or folder with text.test.txt.xz.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file of the weights.")],
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in it.")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="File for the weights.")],
+    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder.")] = None,
     count: Annotated[int, typer.Option("--passages", min=1, help="How many even seeds.")] = 150,
-    masks: Annotated[int, typer.Option(min=1, help="Ablations of each passage; as many as AT2 takes by default.")] = 32,
+    masks: Annotated[int, typer.Option(min=1, help="Ablations of each passage; AT2's default if not given.")] = 32,
     batch: Annotated[int, typer.Option(min=1, help="Ablations that run together.")] = 4,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
-    """Trains AT2 on ablated passages of even seeds, and saves the weight of each head."""
-    package("at2")  # refuses before the work, not after
+    """Train AT2 on ablated passages of even seeds, and save the weight of each head."""
+    package("at2")  # fail before the work, not after it
     silence()
     texts = passages(data)
     loaded = attnflow.load(model, gguf_file=gguf, dtype="float32", device=device)

@@ -1,7 +1,7 @@
-"""What words are really worth to a class, and how well the scores of a method say so.
+"""What words are really worth to a class, and how well the scores of a method reflect it.
 
-Truth is the exact change of the log-odds without each word. Deletions are by `attnflow.evaluate.deletion`; the soft ones
-hold constant how many tokens stay.
+The truth is the exact change of the log-odds without each word. Deletions use `attnflow.evaluate.deletion`; the soft
+ones hold the number of kept tokens constant.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 DRAWS = 2
-"""Texts of which the soft measures are the mean."""
+"""How many texts the soft measures average over."""
 
 LEAST_FALL = 0.05
-"""Where blanking everything costs less of the probability, a share of that fall says nothing."""
+"""If blanking everything lowers the probability by less, shares of that fall mean nothing."""
 
 
 @dataclass(frozen=True)
 class WordTruth:
-    """One text of a classifier, and what its words are worth. seed: of ties and draws, the same for all methods."""
+    """One text of a classifier, and what its words are worth. seed: for ties and draws, the same for all methods."""
 
     model: Model
     question: Question
     seed: int
 
     def measures(self, scores: Floats) -> dict[str, float]:
-        """Scores of tokens against the truth of words, and by deletion.
+        """Compare scores of tokens with the truth of words, and measure deletion.
 
-        "Spearman" and "top-1" are with the change of the log-odds, what speaks for the class highest; "Spearman, size" and
-        "top-1, size" compare sizes. A word has the sum of its tokens.
+        "Spearman" and "top-1" compare with the change of the log-odds, with support for the class highest; "Spearman,
+        size" and "top-1, size" compare sizes. A word has the sum of its tokens.
         """
         worth = by_word(scores, self.words)
         size = by_word(np.abs(scores), self.words)
@@ -69,22 +69,22 @@ class WordTruth:
         return self._answers([self.question.tensors], "log-odds") - self._answers(rows, "log-odds")
 
     def deletion(self, scores: Floats) -> dict[str, float]:
-        """Comprehensiveness and sufficiency at 20 % of the tokens, and the same when tokens stay by chance.
+        """Return comprehensiveness and sufficiency at 20 % of the tokens, hard and soft.
 
-        The first two are those of `attnflow.evaluate.deletion`: ``p(x) - p(x without the rationale)``, higher is better,
-        and ``p(x) - p(rationale alone)``, lower is better; the rationale are the ``⌈0.2·m⌉`` first of the m content tokens,
-        and [MASK] stands for what is deleted.
+        The first two are those of `attnflow.evaluate.deletion`: ``p(x) - p(x without the rationale)``, higher is
+        better, and ``p(x) - p(rationale alone)``, lower is better. The rationale is the first ``⌈0.2·m⌉`` of the m
+        content tokens, and [MASK] replaces deleted tokens.
 
-        π-Soft-NC and π-Soft-NS are after Soft-NC and Soft-NS (Zhao & Aletras 2023), which keep every token with a
-        probability that is its score, so that a method whose scores are large keeps more. Here ``q_i`` are `retention`
-        probabilities of the content tokens, whose sum is 0.2·m for every method. In x⁺ token i stays with probability q_i,
-        in x⁻ with 1 - q_i; [MASK] stands for the others. The same random numbers serve all methods of a text. With p the
-        probability of the class, p₀ that of a text of masks, and means over `DRAWS` texts:
+        π-Soft-NC and π-Soft-NS follow Soft-NC and Soft-NS (Zhao & Aletras 2023), which keep every token with its score
+        as probability, so that a method with large scores keeps more. Here ``q_i`` are `retention` probabilities of the
+        content tokens, whose sum is 0.2·m for every method. In x⁺ token i stays with probability q_i, in x⁻ with 1 -
+        q_i; [MASK] replaces the others. All methods use the same random numbers for a text. With p the probability of
+        the class, p₀ that of a text of masks, and means over `DRAWS` texts:
 
             π-Soft-NC = max(0, p(x) - p(x⁻)) / (p(x) - p₀)
             π-Soft-NS = 1 - max(0, p(x) - p(x⁺)) / (p(x) - p₀)
 
-        Both are better when higher. A text with ``p(x) - p₀ < 0.05`` has none.
+        For both, higher is better. A text with ``p(x) - p₀ < 0.05`` has none.
         """
         rationale = -(-len(self.free) // round(1 / RATIONALE))  # rounded up in whole numbers
         first = np.argsort(orders(scores[None, self.free], self.seed)[0]) < rationale
@@ -116,7 +116,7 @@ class WordTruth:
         return {**self.question.tensors, "input_ids": ids}
 
     def _answers(self, rows: Sequence[Tensors], of: str) -> Floats:
-        """The log-odds or the probability of the class, of every row."""
+        """Return the log-odds or the probability of the class, for every row."""
         values = np.empty(len(rows))
         for at, logits in outputs(self.model, rows):
             values[at] = answer_scores(self.model, [self.question] * len(at), logits, of).cpu().numpy()
@@ -124,7 +124,7 @@ class WordTruth:
 
 
 def words_of(question: Question) -> list[list[int]]:
-    """The positions of the tokens of each word."""
+    """Return the positions of the tokens of each word."""
     words: dict[int, list[int]] = {}
     for position, word in enumerate(question.encoded.word_ids):
         if word is not None:
@@ -133,7 +133,7 @@ def words_of(question: Question) -> list[list[int]]:
 
 
 def by_word(scores: Floats, words: Sequence[Sequence[int]]) -> Floats:
-    """The sum over the tokens of each word.
+    """Return the sum over the tokens of each word.
 
     >>> by_word(np.array([9.0, 1.0, 2.0, 4.0]), [[1], [2, 3]]).tolist()
     [1.0, 6.0]
@@ -142,10 +142,10 @@ def by_word(scores: Floats, words: Sequence[Sequence[int]]) -> Floats:
 
 
 def without(question: Question, positions: Sequence[int]) -> Tensors:
-    """The text without these tokens."""
+    """Return the text without these tokens."""
     if question.place is not None and min(positions) <= question.place:
         raise InputError(
-            "a word stands before the position that answers: expected a class that is read before all words"
+            "a word comes before the position that answers: expected a class that is read before all words"
         )
     keep = torch.ones(question.length, dtype=torch.bool)
     keep[list(positions)] = False
@@ -153,7 +153,7 @@ def without(question: Question, positions: Sequence[int]) -> Tensors:
 
 
 def top_agreement(scores: Floats, truth: Floats) -> float:
-    """Whether what has the highest score has the highest truth; ties of scores count by expectation.
+    """Return whether the highest score is at the highest truth; ties of scores count by expectation.
 
     >>> top_agreement(np.array([1.0, 3.0, 3.0]), np.array([0.0, 5.0, 1.0]))
     0.5
@@ -164,10 +164,10 @@ def top_agreement(scores: Floats, truth: Floats) -> float:
 
 
 def retention(scores: Floats, share: float) -> Floats:
-    """Probabilities that grow with the scores and sum to ``share`` of their number.
+    """Return probabilities that grow with the scores and sum to ``share`` of their number.
 
-    ``q_i = min(1, λ·max(0, s_i))`` with the λ that gives the sum. Where too few scores are positive for it, these have 1,
-    and the others share what is left evenly.
+    ``q_i = min(1, λ·max(0, s_i))`` with the λ that gives the sum. If too few scores are positive, these have 1, and the
+    others share the rest evenly.
 
     >>> retention(np.array([3.0, 1.0, 0.0, -2.0]), 0.5).tolist()
     [1.0, 1.0, 0.0, 0.0]
@@ -184,7 +184,7 @@ def retention(scores: Floats, share: float) -> Floats:
         return np.where(positive > 0, 1.0, (total - count) / max(rest, 1))
     q = np.zeros(len(scores))
     full = np.zeros(len(scores), bool)
-    while True:  # whoever would have more than 1 has 1, and the others share the rest: at most as many rounds as tokens
+    while True:  # cap at 1 and share the rest among the others: at most as many rounds as tokens
         part = np.where(full, 0.0, positive)
         q = np.where(full, 1.0, part * ((total - full.sum()) / part.sum()))
         if not (q > 1).any():

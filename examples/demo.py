@@ -1,6 +1,6 @@
-"""A first look: the paper's own sentence, through the model that comes with the package. No network, no data.
+"""A first look: the sentence of the paper, through the model that comes with the package. No network, no data.
 
-The model read "the key to the cabinets" and says whether the verb that follows is singular. Where does that come from?
+The model reads "the key to the cabinets" and predicts whether the next verb is singular. What is that based on?
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Many random graphs against independent oracles: ``python tests/fuzz.py --graphs 100000 --seed 0``.
+"""Check random graphs against independent oracles: ``python tests/fuzz.py --graphs 100000 --seed 0``.
 
-Dyadic capacities are compared to the last bit with scipy's integer solver; capacities of a wide range (1e-300 to 1e300,
-small ones beside quasi-infinite ones) with a maximum flow in Python's own integers; one graph in eight also has its
-certificate checked edge by edge. Prints what it did and exits with 1 at the first disagreement, naming the seed.
+Dyadic capacities must match scipy's integer solver to the last bit. Capacities of a wide range (1e-300 to 1e300, small
+ones next to quasi-infinite ones) must match a maximum flow in Python integers. One graph in eight also has its
+certificate checked edge by edge. At the first disagreement the script names the seed and exits with 1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check(seed: int, kind: str, steps: collections.Counter[str]) -> int:
     layers = a_graph(rng, kind)
     if kind not in WIDE_RANGE:
         layers = [dyadic(layer, BITS) for layer in layers]
-    # One solver goes through a lower layer and then the last: what the first pairs leave behind would show in the second.
+    # One solver runs a lower layer and then the last, so state left over from the first pairs would show in the second.
     top, lower = len(layers) - 1, int(rng.integers(len(layers)))
     queries = rng.integers(min(len(layers[top]), len(layers[lower])), size=1 if kind == "attention wide" else 3)
     values, counts = flow_and_steps(layers, queries.tolist(), layers=[lower, top], threads=1)

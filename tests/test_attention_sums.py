@@ -1,4 +1,4 @@
-"""What each key gets, and the denominators of the rows, against weights from the definition."""
+"""Column sums and denominators of attention against weights from the definition."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnflow.capture import scores
 def weights(
     query: Any, key: Any, scale: float, causal: bool, window: int | None, softcap: float | None, sinks: Any
 ) -> Any:
-    """P and the log-sum-exp in float64, one head after the other."""
+    """Return P and the log-sum-exp in float64, one head at a time."""
     queries, keys = query.shape[2], key.shape[2]
     heads, parts, sums = query.shape[1], [], []
     for h in range(heads):
@@ -54,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("room", [None, 600])
 @pytest.mark.parametrize("name", CASES)
 def test_against_the_definition(name: str, room: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if room is not None:  # some queries at a time
+    if room is not None:  # in blocks of queries
         monkeypatch.setattr(scores, "BLOCK_BYTES", room)
         monkeypatch.setattr(scores, "BLOCK_BYTES_AT_MOST", room)
     case = dict(CASES[name])
@@ -91,12 +91,12 @@ def test_wrong_input_is_told() -> None:
     for arguments, message in (
         ({"query": query[0]}, "expected a dense tensor of float16, bfloat16"),
         ({"query": [1]}, "query is list"),
-        ({"key": torch.zeros(1, 3, 3, 8)}, "as many heads or a divisor"),
-        ({"key": key.double()}, "expected the same of both"),
-        ({"query": torch.zeros(1, 4, 5, 8)}, "every query is one of the last keys"),
+        ({"key": torch.zeros(1, 3, 3, 8)}, "same number of heads, or a divisor"),
+        ({"key": key.double()}, "expected the same for both"),
+        ({"query": torch.zeros(1, 4, 5, 8)}, "every query is at one of the last keys"),
         ({"key": key[:, :, :0], "causal": False}, "no empty axis"),
         ({"window": 0}, "window=0"),
-        ({"window": 2, "causal": False}, "looks back only"),
+        ({"window": 2, "causal": False}, "and causal=True"),
         ({"rows": torch.ones(4)}, "rows has shape"),
         ({"rows": torch.ones(1, 0, 3)}, "rows has shape"),
         ({"rows": torch.ones(3, dtype=torch.complex64)}, "rows is a torch.strided tensor of torch.complex64"),
@@ -137,7 +137,7 @@ def test_half_precision_does_not_overflow(dtype: torch.dtype) -> None:
     query = (torch.randn(1, 2, 5, 64, generator=generator) + 200).to(dtype)
     key = (torch.randn(1, 2, 5, 64, generator=generator) + 200).to(dtype)
     P, expected = weights(query, key, 1e-4, True, None, None, None)
-    assert expected.max() > 200  # products before the scale are larger than float16 holds
+    assert expected.max() > 200  # products before scaling overflow float16
     torch.testing.assert_close(af.log_sum_exp(query, key, scale=1e-4).double(), expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(af.column_sums(query, key, scale=1e-4).double(), P.sum(2).mean(1), rtol=1e-4, atol=1e-4)
 
@@ -145,7 +145,7 @@ def test_half_precision_does_not_overflow(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("case", [{}, {"window": 3}, {"causal": False}, {"sinks": torch.ones(2)}, {"softcap": 2.0}])
 @pytest.mark.parametrize("queries", [1, 7, 16, 17, 40])
 def test_denominators_that_somebody_gives_are_used(queries: int, case: dict[str, Any]) -> None:
-    """However many queries there are, and also where they are of more keys than these: half of each weight here."""
+    """They may cover more keys than are given here: in this test each weight is halved."""
     generator = torch.Generator().manual_seed(queries)
     query, key = (torch.randn(1, 2, n, 8, generator=generator) for n in (queries, 40))
     lse = af.log_sum_exp(query, key, **case)
@@ -179,7 +179,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_sinks_of_a_call_are_its_own() -> None:
-    """Training may go on in place after a trace, and what the trace keeps stays as it was."""
+    """A trace keeps its values when training continues in place."""
     module = torch.nn.Module()
     module.sinks = torch.nn.Parameter(torch.ones(2))
     call = scores.scores_of(module, torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 4), None)

@@ -1,4 +1,4 @@
-"""Flow of a batch of texts in one call, against `flow` text by text."""
+"""Flow of a batch of texts in one call against `flow` of each text."""
 
 import os
 import re
@@ -26,7 +26,7 @@ Lengths = list[int]
 
 
 def padded(texts: list[np.ndarray], dtype: type, filler: float = np.nan) -> tuple[list[np.ndarray], Lengths]:
-    """Graphs ``[layer, n, n]`` of different n as one array a layer, with `filler` beyond each text."""
+    """Return graphs ``[layer, n, n]`` of different n as one array per layer, with `filler` outside each text."""
     depth, width = texts[0].shape[0], max(text.shape[1] for text in texts)
     layers = [np.full((len(texts), width, width), filler, dtype=dtype) for _ in range(depth)]
     for number, text in enumerate(texts):
@@ -86,8 +86,8 @@ def test_the_number_of_threads_does_not_change_a_bit(batch: tuple[list[np.ndarra
 
 
 def test_many_pairs_of_one_text_are_divided_among_threads() -> None:
-    """Parts of a text share its graph; that they are put together again must not show."""
-    A = attention(np.random.default_rng(4), 5, 20, 3.0, residual=0.0)  # nodes are named anew here
+    """Splitting a text into parts that share its graph must not change the result."""
+    A = attention(np.random.default_rng(4), 5, 20, 3.0, residual=0.0)  # the solver renumbers nodes here
     places = np.argwhere(np.ones((5, 20, 20))).astype(np.int32)
     pairs = np.concatenate([np.zeros_like(places[:, :1]), places + np.array([1, 0, 0], dtype=np.int32)], 1)
     values, steps = native().text_flows([layer[None] for layer in A], np.array([20], dtype=np.int32), pairs, 3)
@@ -126,11 +126,11 @@ MISTAKES = {
     "no layers": (([], [3, 3], [0, 0]), "the batch has no layers: expected at least one array [text, position, position]"),
     "not square": (
         ([np.ones((2, 3, 4))], [3, 3], [0, 0]),
-        "layer 0 of the batch has shape (2, 3, 4): expected [text, position, position], alike in all layers",
+        "layer 0 of the batch has shape (2, 3, 4): expected [text, position, position] in all layers",
     ),
     "different layers": (
         ([np.ones((2, 3, 3)), np.ones((2, 4, 4))], [3, 3], [0, 0]),
-        "layer 1 of the batch has shape (2, 4, 4): expected [text, position, position], alike in all layers",
+        "layer 1 of the batch has shape (2, 4, 4): expected [text, position, position] in all layers",
     ),
     "too few lengths": ((ONES, [3], [0, 0]), "lengths=[3]: expected 2 numbers, one for each text, from 1 to 3"),
     "too long": ((ONES, [3, 4], [0, 0]), "lengths=[3, 4]: expected 2 numbers, one for each text, from 1 to 3"),
@@ -157,7 +157,7 @@ def test_a_mistake_is_named(mistake: str) -> None:
 
 
 def test_too_large_a_flow_says_what_to_do() -> None:
-    with pytest.raises(InputError, match="make its capacities smaller"):
+    with pytest.raises(InputError, match="scale its capacities down"):
         batch_flows([np.full((1, 2, 2), 1.7e308)] * 3, [2], [0])
 
 
@@ -210,7 +210,7 @@ def test_ctrl_c_stops_the_solver() -> None:
         out, _ = child.communicate(timeout=30)
         assert out == "stopped\n"
     finally:
-        child.kill()  # or it would run on where an assertion failed
+        child.kill()  # it would keep running after a failed assertion
 
 
 @pytest.mark.parametrize(
@@ -236,5 +236,5 @@ def test_a_gpu_that_is_wrong_proves_nothing(error: float | None, reason: str | N
         warnings.simplefilter("always")
         assert flow_pairs.proves_right("cpu") is (reason is None)
     flow_pairs.proves_right.cache_clear()
-    expected = f"flows are not proven on cpu ({reason}): the solver does all of them, which takes longer"
+    expected = f"flows are not proven on cpu ({reason}): the solver computes all of them, which takes longer"
     assert [str(one.message) for one in said] == ([] if reason is None else [expected])

@@ -1,4 +1,4 @@
-"""Flows that the GPU proves, against the solver. They need an NVIDIA GPU and Triton, and are skipped elsewhere."""
+"""Flows proved on the GPU against the solver. Skipped without an NVIDIA GPU and Triton."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from attnflow import flow_device  # noqa: E402
 from attnflow.flow import flow_and_steps  # noqa: E402
 from attnflow.flow_batches import batch_flows  # noqa: E402
 from attnflow.flow_kernels import COLUMNS, HOPS, OPEN  # noqa: E402
+from attnflow.flow_pairs import Question, Unit  # noqa: E402
 from benchmarks import graphs  # noqa: E402
 from helpers.families import FAMILIES, attention  # noqa: E402
 
@@ -52,7 +53,7 @@ GRAPHS = {
 }  # fmt: skip
 
 
-# Where the solver takes the first two steps in the same order: it names the nodes of other graphs anew.
+# The solver takes the first two steps in the same order only on these graphs: it renumbers the nodes of the others.
 ALIKE = {name for name in GRAPHS if name.startswith(("peaked", "causal", "local", "uniform", "random", "tiny"))}
 
 
@@ -68,8 +69,10 @@ def test_what_the_gpu_proves_is_the_maximum(name: str, dtype: str) -> None:
     tensors = [torch.from_numpy(layer[None]).cuda() for layer in A]
     everything = np.arange(n, dtype=np.int32)
     levels = list(range(1, depth + 1))
-    batch = flow_device.launch(tensors, np.array([n], dtype=np.int32), levels, everything[None], everything)
-    values, steps = (x.reshape(depth, n, n) for x in flow_device.collect(batch))
+    question = Question(np.array([n], dtype=np.int32), levels, everything[None], everything)
+    batch = flow_device.prepare(tensors, question.lengths, flow_device.are_full(tensors, question.lengths))
+    unit = Unit(batch, question, slice(0, 1), slice(0, n))
+    values, steps = (x.reshape(depth, n, n) for x in flow_device.collect(unit.proving))
     truth, counts = flow_and_steps(A)
     proven = steps != OPEN
     assert agree(values[proven], truth[proven])
@@ -123,7 +126,7 @@ def test_infinite_capacities() -> None:
 
 
 def texts(causal: bool, dtype: Any) -> tuple[list[np.ndarray], list[int]]:
-    """A padded batch with rubbish beyond the texts."""
+    """Return a padded batch with garbage outside the texts."""
     numbers = rng(7)
     lengths = [1, 2, 5, 33, 40, 17, 24]
     layers = [np.full((len(lengths), 40, 40), np.nan, dtype=dtype) for _ in range(6)]
@@ -150,7 +153,7 @@ def test_parts_of_a_batch_are_put_together(monkeypatch: pytest.MonkeyPatch) -> N
     layers, lengths = texts(False, np.float32)
     on_device = [torch.from_numpy(layer).cuda() for layer in layers]
     whole, counts = batch_flows(on_device, lengths, [0] * 7)
-    monkeypatch.setattr("attnflow.flow_pairs.AT_ONCE", 2 * 6 * 40 * 40 * 4 * 2)  # two texts
+    monkeypatch.setattr("attnflow.flow_pairs.AT_ONCE", 2 * 6 * 40 * 40 * 4 * 2)  # room for two texts
     parts, steps = batch_flows(on_device, lengths, [0] * 7)
     assert (parts == whole).all()
     assert steps == counts

@@ -1,4 +1,4 @@
-"""Flow against solvers that share nothing with ours."""
+"""Flow against solvers that share no code with ours."""
 
 import warnings
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_equals_scipy_beyond_one_machine_word(depth: int, n: int) -> None:
 
 
 def test_without_a_residual_connection_columns_are_found_among_the_wide_edges() -> None:
-    """The solver names the nodes anew there; queries, tokens and layers must still be the ones asked for."""
+    """The solver renumbers nodes here; queries, tokens and layers must still be the requested ones."""
     rng = np.random.default_rng(8)
     A = dyadic(attention(rng, 5, 40, sharpness=2.0, residual=0.0), bits=26)
     values, steps = flow_and_steps(A, queries=[3, 17, 39], layers=[0, 1, 2, 4])
@@ -96,7 +96,7 @@ def test_equals_networkx_with_infinite_capacities(seed: int, depth: int, n: int)
 
 
 def needs_taking_back() -> np.ndarray:
-    """Query 0 -> {0, 1} -> {0, 1, 2} -> token. The straight way 0 -> 0 -> 0 blocks what only node 1 could have used."""
+    """Query 0 -> {0, 1} -> {0, 1, 2} -> token. The straight path 0 -> 0 -> 0 blocks the only way for node 1."""
     A = np.zeros((3, 3, 3))
     A[2, 0, [0, 1]] = 1, 1
     A[1, 0, [0, 2]] = 1, 1
@@ -157,7 +157,7 @@ def test_a_flow_beyond_the_largest_double_is_an_error(depth: int, call: Callable
     assert call(A / 2) == 1.7e308
     with pytest.raises(af.InputError, match="exceeds the largest double"):
         call(A)
-    A[-1, 0, 1] = A[0, 0, 0] = np.inf  # edges of infinite capacity, and no path
+    A[-1, 0, 1] = A[0, 0, 0] = np.inf  # infinite capacities, but no path
     with pytest.raises(af.InputError, match="exceeds the largest double"):
         call(A)
     A[0, 1, 0] = A[1:-1, 1, 1] = np.inf

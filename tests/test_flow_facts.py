@@ -1,4 +1,4 @@
-"""What the design says holds for every graph whose rows sum to at most one."""
+"""Facts that hold for every graph whose rows sum to at most one."""
 
 import numpy as np
 import pytest

@@ -85,7 +85,7 @@ def test_merging_keeps_rows_stochastic_and_the_residual_in_place() -> None:
 
 
 def test_merging_before_the_flow_is_not_merging_after_it() -> None:
-    """A flow into a word is not the sum of the flows into its pieces: they share the pipes above."""
+    """The flow into a word is not the sum of the flows into its pieces, because they share the edges above."""
     A = attention(np.random.default_rng(2), 4, 6, 2.0)
     groups = [[0], [1, 2, 3], [4, 5]]
     before = af.flow(af.merge(A, groups))[-1]

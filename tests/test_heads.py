@@ -43,7 +43,7 @@ def test_queries_batches_and_tensors() -> None:
 
 
 def slow_ranking(W: np.ndarray, pairs: list[tuple[int, int]]) -> list[tuple[int, int, float, float]]:
-    """By the definition: over queries that have an aligned key, what they give to such keys, and whether most."""
+    """Follow the definition: over queries with an aligned key, their weight there, and how often it is largest."""
     scores = []
     for layer, heads in enumerate(W):
         for head, A in enumerate(heads):
@@ -65,7 +65,7 @@ def test_heads_are_ranked_by_the_definition(seed: int) -> None:
     expected = slow_ranking(W, pairs)
     assert [(s.layer, s.head) for s in ranked] == [(layer, head) for layer, head, _, _ in expected]
     assert np.allclose([s[2:] for s in ranked], [s[2:] for s in expected], rtol=0, atol=1e-12)
-    assert ranked == af.rank_heads(torch.tensor(W), pairs[::-1] * 2)  # neither their order nor a pair twice counts
+    assert ranked == af.rank_heads(torch.tensor(W), pairs[::-1] * 2)  # order and duplicates do not matter
     assert all(0 <= s.weight <= 1 + 1e-12 and 0 <= s.top <= 1 for s in ranked)
 
 
@@ -121,7 +121,7 @@ def test_alignments_that_are_none() -> None:
         match=r"^alignment 'before': expected one of 'previous', 'next', 'self', 'first', 'same', 'induction', or pairs",
     ):
         af.aligned_pairs("before", ["a", "b"])
-    with pytest.raises(af.InputError, match=r"^alignment 'same': no token of this text stands twice"):
+    with pytest.raises(af.InputError, match=r"^alignment 'same': no token of this text occurs twice"):
         af.aligned_pairs("same", ["a", "b"])
     with pytest.raises(af.InputError, match=r"^alignment 'previous': a text of one token has no other"):
         af.aligned_pairs("previous", ["a"])
@@ -176,7 +176,7 @@ def test_traces_without_heads_say_what_to_do(trace: af.Trace) -> None:
         bare.head(2, 0)
     with pytest.raises(af.InputError, match=r"^no heads were kept: trace again with keep_heads=True$"):
         bare.rank_heads("previous")
-    with pytest.raises(af.InputError, match=r"^words\(\) keeps no heads: ask the trace over tokens$"):
+    with pytest.raises(af.InputError, match=r"^words\(\) keeps no heads: use the trace over tokens$"):
         trace.words().rank_heads("previous")
     with pytest.raises(af.InputError, match=r"^head 9 does not exist: there are 8, so expected -8 to 7"):
         trace.head(0, 9)
@@ -197,7 +197,7 @@ def test_heads_of_a_translation_are_those_of_its_target() -> None:
     )
     trace = model.trace("the key to the cabinets", target="is unbelievable", keep_heads=True)
     kept = np.stack([trace.weights[layer].numpy() for layer in range(3)])
-    expected = slow_ranking(kept, [(1, 2), (2, 0)])  # a query of the target, a key among source and target
+    expected = slow_ranking(kept, [(1, 2), (2, 0)])  # queries are target positions; keys are source or target positions
     ranked = trace.rank_heads([(1, 2), (2, 0)])
     assert [s[:2] for s in ranked] == [s[:2] for s in expected]
     own = trace.rank_heads("previous")

@@ -1,6 +1,6 @@
-"""What keeps the house in order, read from the sources: who may use which name, and what names say.
+"""Rules of the code base, read from the sources: who may use which name, and how names are chosen.
 
-Which room may import which stands in pyproject.toml, for import-linter; `make lint` checks it.
+import-linter checks which room may import which (pyproject.toml, `make lint`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ PACKAGE = ROOT / "src" / "attnflow"
 SOURCES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 BENCHMARKS = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "benchmarks").glob("*.py"))}
 TESTS = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "tests").rglob("*.py"))}
+DOCUMENTATION = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "docs" / "theme").glob("*.py"))}
 HELPERS = {path: tree for path, tree in TESTS.items() if path.parent.name == "helpers"}
 
 PARTICIPLES = {
@@ -26,7 +27,7 @@ PARTICIPLES = {
     "held",
     "asked",
     "given",
-}  # what was done with a thing, where a name should say what it is
+}  # a name should say what a thing is, not what was done to it
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 FunctionDef = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -41,7 +42,7 @@ def is_private(name: str) -> bool:
 
 
 def private_definitions(tree: ast.AST) -> Iterator[str]:
-    """Functions, classes, variables and attributes of `self` that the module itself defines under a private name."""
+    """Yield functions, classes, variables and attributes of `self` that a module defines under a private name."""
     for node in ast.walk(tree):
         if isinstance(node, (*FunctionDef, ast.ClassDef)):
             names = [node.name]
@@ -55,7 +56,7 @@ def private_definitions(tree: ast.AST) -> Iterator[str]:
 
 
 def private_uses() -> Iterator[str]:
-    """A name with an underscore belongs to its module: who else needs it asks for a public one."""
+    """Names with an underscore belong to their module; other modules need a public name."""
     owners = defaultdict(set)
     for path, tree in SOURCES.items():
         for name in private_definitions(tree):
@@ -73,7 +74,7 @@ def private_uses() -> Iterator[str]:
 
 
 def command_line_words() -> Iterator[str]:
-    """The library knows nothing of the command line: it imports no typer, and its messages name Python arguments."""
+    """The library does not know the command line: it imports no typer, and its messages name Python arguments."""
     for path, tree in SOURCES.items():
         if path.parent.name == "cli":
             continue
@@ -85,7 +86,7 @@ def command_line_words() -> Iterator[str]:
 
 
 def repeated_file_names() -> Iterator[str]:
-    """A file is found by its name alone."""
+    """File names are unique, so the name alone finds a file."""
     paths = defaultdict(list)
     for path in SOURCES:
         paths[path.name].append(str(path.relative_to(ROOT)))
@@ -101,19 +102,19 @@ def public_functions(body: Iterable[ast.stmt]) -> Iterator[ast.FunctionDef | ast
 
 
 def public_any() -> Iterator[str]:
-    """A type is documentation: `-> Any` tells neither an editor nor a reader what comes out."""
+    """Types are documentation: `-> Any` says nothing about the result."""
     for path, tree in SOURCES.items():
         functions = list(public_functions(tree.body))
         overloaded = {f.name for f in functions if any("overload" in ast.unparse(d) for d in f.decorator_list)}
         for function in functions:
-            seen = function.decorator_list or function.name not in overloaded  # callers see the overloads alone
+            seen = function.decorator_list or function.name not in overloaded  # callers see only the overloads
             if seen and function.returns and "Any" in ast.unparse(function.returns).split(" | "):
                 yield at(path, function, f"{function.name} -> {ast.unparse(function.returns)}")
 
 
 def participles() -> Iterator[str]:
-    """Variables are nouns for what they hold (`rows`, `manifest`, `message`), not participles for what was done to them."""
-    for path, tree in (SOURCES | BENCHMARKS | HELPERS).items():
+    """Variables are nouns for their contents (`rows`, `manifest`, `message`), not participles for what was done."""
+    for path, tree in (SOURCES | BENCHMARKS | DOCUMENTATION | HELPERS).items():
         for node in ast.walk(tree):
             stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id
             name = stored or (isinstance(node, ast.arg) and node.arg)
@@ -122,7 +123,7 @@ def participles() -> Iterator[str]:
 
 
 def imports_of_tests() -> Iterator[str]:
-    """What several tests share stands in tests/helpers, or is a fixture."""
+    """Code that several tests share belongs in tests/helpers or in a fixture."""
     for path, tree in TESTS.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1].startswith(
@@ -131,7 +132,29 @@ def imports_of_tests() -> Iterator[str]:
                 yield at(path, node, ast.unparse(node))
 
 
-RULES = (private_uses, command_line_words, repeated_file_names, public_any, participles, imports_of_tests)
+def waits_for_expressions() -> Iterator[str]:
+    """Pages forbid `eval`, which a browser needs to poll an expression, so tests wait for functions (`() => …`)."""
+    for path, tree in TESTS.items():
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "wait_for_function"
+            ):
+                text = ast.unparse(node.args[0])
+                if not isinstance(node.args[0], ast.Name) and "=>" not in text:
+                    yield at(path, node, text)
+
+
+RULES = (
+    private_uses,
+    command_line_words,
+    repeated_file_names,
+    public_any,
+    participles,
+    imports_of_tests,
+    waits_for_expressions,
+)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -1,4 +1,4 @@
-"""Joint flow against slow formulations, and what must hold for every graph: shares, conservation, widths, proof."""
+"""Joint flow against slow formulations, and facts about every graph: shares, conservation, widths, proof."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 class Edges:
-    """The edges of a graph below a query as a list, with the matrix of what leaves minus what enters each inner node."""
+    """The edges below a query as a list, with the matrix of outflow minus inflow of each inner node."""
 
     def __init__(self, matrices: list[Floats], query: int) -> None:
         rows = [*matrices[:-1], matrices[-1][query : query + 1]]
@@ -60,7 +60,7 @@ class Edges:
         return np.concatenate([*(e.ravel() for e in joint.edges[:-1]), joint.edges[-1][joint.query]])
 
     def maximum(self, cost: Floats | None = None, value: float | None = None) -> Floats:
-        """A maximum flow by linear programming; with a value, the cheapest flow of that value."""
+        """Compute a maximum flow by linear programming or, if a value is given, the cheapest flow of that value."""
         equal = self.balance if value is None else sparse.vstack([self.balance, sparse.csr_matrix(self.leaving)])
         right = np.zeros(equal.shape[0])
         if value is not None:
@@ -71,7 +71,7 @@ class Edges:
         return np.asarray(optimize.linprog(objective, bounds=bounds, method="highs", **constraints).x)
 
     def potentials_fit(self, flow: Floats, tolerance: float) -> float:
-        """By how much the best potentials miss ``flow = min(c, max(0, p_u - p_v))``: zero proves the least norm."""
+        """Return how far the best potentials miss ``flow = min(c, max(0, p_u - p_v))``; zero proves the least norm."""
         count = len(flow)
         drop = sparse.csr_matrix((np.ones(count), (np.arange(count), self.upper)), (count, self.nodes))
         drop = drop - sparse.csr_matrix((np.ones(count), (np.arange(count), self.lower)), (count, self.nodes))
@@ -113,7 +113,7 @@ def test_the_flow_keeps_its_widths_and_is_the_largest(kind: str, seed: int) -> N
 @kinds
 @pytest.mark.parametrize("seed", range(4))
 def test_potentials_prove_the_least_norm(kind: str, seed: int) -> None:
-    """The conditions of Karush, Kuhn and Tucker, solved by linear programming: no code is shared with the solver."""
+    """Linear programming solves the Karush-Kuhn-Tucker conditions, so no code is shared with the solver."""
     matrices = graph_of(kind, np.random.default_rng(10 + seed), 3, 5)
     joint, edges, flow = joint_and_edges(matrices, 0)
     scale = joint.value or 1.0
@@ -144,7 +144,7 @@ def test_no_maximum_flow_goes_below_the_bound(kind: str) -> None:
     for weights in rng.dirichlet(np.full(12, 0.3), 40):
         mixed = sum(weight * corner for weight, corner in zip(weights, corners, strict=True))
         assert (mixed**2).sum() / 2 >= joint.bound * (1 - 1e-9)
-        nearer = 0.9 * flow + 0.1 * mixed  # a maximum flow too
+        nearer = 0.9 * flow + 0.1 * mixed  # also a maximum flow
         assert (nearer**2).sum() / 2 >= joint.bound * (1 - 1e-9)
 
 
@@ -170,7 +170,7 @@ def test_rows_are_shares_and_proven(seed: int, depth: int, n: int, kind: str) ->
 
 
 def test_wider_pipes_and_units_do_not_matter() -> None:
-    """Scaling all widths scales the flow. What can never be full may be wider, and only what is infinite is free."""
+    """Scaling all widths scales the flow. Edges that never fill up may be wider, and only infinite edges are free."""
     A = attention(np.random.default_rng(1), 4, 6, sharpness=2.0)
     expected = af.joint_flow(A)
     for scale in (1e-200, 3.0, 1e200):
@@ -188,7 +188,7 @@ def test_at_the_first_layer_it_is_rollout() -> None:
 
 
 def path_divergence(matrices: Floats, edges: tuple[Floats, ...], query: int) -> float:
-    """How far the paths of a flow are from the random walk: ``Σ_e f_e log(f_e / (inflow · A_e))``."""
+    """Return the divergence of a flow's paths from the random walk: ``Σ_e f_e log(f_e / (inflow · A_e))``."""
     total, inflow = 0.0, np.eye(len(matrices[-1]))[query]
     for matrix, flow in zip(matrices[::-1], edges[::-1], strict=True):
         walk = inflow[:, None] * matrix
@@ -199,7 +199,7 @@ def path_divergence(matrices: Floats, edges: tuple[Floats, ...], query: int) -> 
 
 
 def test_rollout_is_the_maximum_flow_whose_paths_are_nearest_to_a_random_walk() -> None:
-    """Where rows sum to one: what docs/maths.md says of rollout, and that joint flow is another one."""
+    """docs/maths.md says this of rollout if rows sum to one; joint flow differs."""
     A = attention(np.random.default_rng(3), 4, 6, sharpness=2.0)
     inflow, rolled = np.eye(6)[0], []
     for matrix in A[::-1]:
@@ -216,7 +216,7 @@ def test_rollout_is_the_maximum_flow_whose_paths_are_nearest_to_a_random_walk() 
 
 
 def test_where_nothing_is_narrow_the_inputs_share_alike() -> None:
-    """Why joint flow forgets the query: with enough width below, whatever the query's own row says."""
+    """This is why joint flow forgets the query: with enough width below, the query's own row does not matter."""
     A = np.full((3, 5, 5), 0.9)
     A[-1] = np.random.default_rng(4).dirichlet(np.ones(5), 5)
     np.testing.assert_allclose(af.joint_flow(A, layers=-1), 0.2, atol=1e-9)
@@ -241,7 +241,7 @@ def test_one_token_one_layer_and_inputs_that_nothing_reaches() -> None:
 
 
 def test_a_narrow_first_layer_by_hand() -> None:
-    """Half of the flow goes to each state, and through 0 → 1 no more than 0.1 fits: 0.4, 0.1, 0.25, 0.25."""
+    """Each state gets half of the flow, and 0 → 1 carries at most 0.1: 0.4, 0.1, 0.25, 0.25."""
     A = np.array([[[0.9, 0.1], [0.5, 0.5]], [[0.5, 0.5], [0.2, 0.8]]])
     joint = af.least_norm_flow(A, 0)
     np.testing.assert_allclose(joint.edges[0], [[0.4, 0.1], [0.25, 0.25]], atol=1e-9)
@@ -249,7 +249,7 @@ def test_a_narrow_first_layer_by_hand() -> None:
 
 
 def test_infinitely_wide_edges_limit_nothing_and_cost_next_to_nothing() -> None:
-    """One input is reached by a wide edge and then pipes, the other one by pipes alone: the longer way costs no more."""
+    """One input has an infinite edge and then pipes, the other only pipes: the longer path costs no more."""
     top, infinite = np.array([[0.6, 0.6]]), np.array([[np.inf, 0], [0, 0.7]])
     joint = af.least_norm_flow([np.eye(2) * 0.7, infinite, top], 0)
     assert joint.value == pytest.approx(1.2)
@@ -260,7 +260,7 @@ def test_infinitely_wide_edges_limit_nothing_and_cost_next_to_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_widths_of_very_different_sizes(seed: int) -> None:
-    """What is below 1e-15 of the whole counts as nothing; all else keeps its proof."""
+    """Anything below 1e-15 of the total counts as zero; the rest keeps its proof."""
     rng = np.random.default_rng(seed)
     shares, gaps = joint_flow_and_gaps(10.0 ** rng.uniform(-200, 200, (5, 6, 6)), layers=-1)
     np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-12)
@@ -296,16 +296,14 @@ def test_mistakes() -> None:
         af.least_norm_flow(A, 0, 2)
     with pytest.raises(af.InputError, match="the graph has a batch of 2: give one graph of it"):
         af.least_norm_flow(np.stack([A, A]), 0)
-    with pytest.raises(
-        af.InputError, match="is infinite, so that its inputs have no shares: expected an edge of finite"
-    ):
+    with pytest.raises(af.InputError, match="is infinite, so its inputs have no shares: expected an edge of finite"):
         af.joint_flow(np.full((2, 2, 2), np.inf))
 
 
 def test_a_flow_that_is_not_proven_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnflow.least_norm.STEPS", 2)
     with pytest.raises(
-        af.InputError, match=r"joint flow of query 0 at layer 2 is proven to a gap of .* only, not to 1e-06"
+        af.InputError, match=r"joint flow of query 0 at layer 2 is only proven to a gap of .*, not to 1e-06"
     ):
         af.joint_flow(attention(np.random.default_rng(9), 3, 4), 0, -1)
 
@@ -323,7 +321,7 @@ def test_a_trace_has_it_with_its_certificate() -> None:
 
 
 def test_source_and_target_of_an_encoder_decoder() -> None:
-    """What is carried along is infinitely wide: the source while the decoder runs, and the target while the encoder does."""
+    """Carried states are infinitely wide: the source in the decoder's layers, the target in the encoder's."""
     torch.manual_seed(0)
     config = transformers.T5Config(
         vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0, initializer_factor=3.0

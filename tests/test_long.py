@@ -1,4 +1,4 @@
-"""Long contexts without matrices: the same numbers as the graph of the same edges, in double precision."""
+"""Long contexts without matrices: in double precision, the same numbers as the graph with the same edges."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OTHERS = ("Gemma 2", "Gemma 3", "GPT-NeoX", "OPT")
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks of queries, of keys and of positions, also in a short text."""
+    """Split even a short text into several blocks of queries, keys and positions."""
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
     monkeypatch.setattr("attnflow.capture.operands.NUMBERS", 150)
@@ -55,7 +55,7 @@ def given(n: int = N, seed: int = 0) -> dict[str, Any]:
 
 
 def matrices(name: str, edges: str, normalize: str, inputs: dict[str, Any]) -> tuple[np.ndarray, bool]:
-    """[layer, query, key] of the graph, from all heads of all positions, in double precision."""
+    """Return the graph as [layer, query, key] in double precision, from all heads and positions."""
     trace = model(name).trace(inputs, edges="mean")
     weights = EDGES[edges].function(trace).numpy()
     if normalize == "rows":
@@ -111,7 +111,7 @@ def test_columns_are_the_mean_over_who_can_see(name: str) -> None:
 
 
 def test_softcaps_weigh_as_their_matrix_does() -> None:
-    """No model with a softcap has parts of a known form, so this is about one layer by itself."""
+    """No model with a softcap has a known decomposition into parts, so this tests a single layer."""
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Any:
@@ -192,12 +192,12 @@ def test_edges_of_attention_are_attention() -> None:
 @pytest.mark.parametrize(
     ("name", "edges", "sentence"),
     [
-        ("Gemma 2", "head-norm", "these edges need to know how a layer projects, adds and norms what attention gives, and "
-         "projecting, adding and norming as BERT-, GPT-2- and Llama-like models do is off by "),
-        ("GPT-NeoX", "projection", "these edges need to know how a layer projects, adds and norms what attention gives, and "
-         "the layers of GPTNeoXForCausalLM are not made as those of BERT-, GPT-2- and Llama-like models: "
-         'edges="mean" do without'),
-        ("Llama", "alti", "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection', 'attention-gradient', 'answer'; or trace "
+        ("Gemma 2", "head-norm", "these edges need to know how a layer projects, adds and normalizes its attention output, but "
+         "projecting, adding and normalizing as BERT-, GPT-2- and Llama-like models do is off by "),
+        ("GPT-NeoX", "projection", "these edges need to know how a layer projects, adds and normalizes its attention output, but "
+         "the layers of GPTNeoXForCausalLM are not built like those of BERT-, GPT-2- and Llama-like models: "
+         'edges="mean" does not need this'),
+        ("Llama", "alti", "edges='alti' need matrices: memory=\"linear\" supports 'mean', 'head-norm', 'projection', 'attention-gradient', 'answer'; or trace "
          'with memory="graph"'),
         ("Llama", "values", "edges='values': expected one of 'mean', 'max', "),
     ],
@@ -213,7 +213,9 @@ def test_a_layer_that_is_not_what_its_form_says_is_refused() -> None:
     attention = wrapped.model.model.layers[1].self_attn
     attention.o_proj.register_forward_hook(lambda module, args, out: out * 1.01)
     for edges in VALUED:
-        with pytest.raises(af.ModelError, match=r'is off by .* of what the layer computes: edges="mean" do without'):
+        with pytest.raises(
+            af.ModelError, match=r'is off by .* of what the layer computes: edges="mean" does not need this'
+        ):
             wrapped.trace(given(), memory="linear", edges=edges)
 
 
@@ -248,15 +250,15 @@ def test_weights_of_queries_make_one_row(edges: str | None, tmp_path: Path) -> N
         ([], "queries is an empty list: expected at least one"),
         ({}, "queries={}: expected at least one position with its weight, and each once"),
         ({-1: 1.0, N - 1: 2.0}, "expected at least one position with its weight, and each once"),
-        ([{0: "all"}], "the weight 'all' of a query: expected a finite number for each position"),
-        ({0: float("nan")}, "the weight nan of a query: expected a finite number for each position"),
+        ([{0: "all"}], "a query has the weight 'all': expected a finite number for each position"),
+        ({0: float("nan")}, "a query has the weight nan: expected a finite number for each position"),
         ([{99: 1.0}], f"query 99 does not exist: there are {N}, so expected -{N} to {N - 1}"),
         ([3, 3], "queries has position 3 more than once: expected each position once"),
         ([[1]], "is not a position: expected an int or a list of ints"),
-        ({0: 10**400}, "the weight larger than any float of a query: expected a finite number for each position"),
-        ({0: 10**5000}, "the weight larger than any float of a query: expected a finite number for each position"),
-        ({0: True}, "the weight True of a query: expected a finite number for each position"),
-        ({0: np.float32("inf")}, "of a query: expected a finite number for each position"),
+        ({0: 10**400}, "a query has the weight larger than any float: expected a finite number for each position"),
+        ({0: 10**5000}, "a query has the weight larger than any float: expected a finite number for each position"),
+        ({0: True}, "a query has the weight True: expected a finite number for each position"),
+        ({0: np.float32("inf")}, ": expected a finite number for each position"),
         ("all", "queries='all': expected a position, a mapping {position: weight}, or a list of these"),
         (0.5, "query=0.5 is not a position: expected an int or a list of ints"),
     ],
@@ -291,7 +293,7 @@ def test_arguments_that_need_matrices_are_refused(options: dict[str, Any], name:
         with pytest.raises(af.InputError) as caught:
             model("gpt-oss").trace(text, memory="linear", **options)
         assert str(caught.value) == (
-            f'{name} does not go with memory="linear": leave it out, or trace with memory="graph"'
+            f'{name} does not work with memory="linear": leave it out, or trace with memory="graph"'
         )
     with pytest.raises(af.InputError, match=r"^missing='all': expected one of 'keep', 'normalize', 'self'$"):
         model("gpt-oss").trace(given(), memory="linear", missing="all")
@@ -303,7 +305,7 @@ def test_edges_about_no_answer_take_none(edges: str, options: dict[str, Any], na
     with pytest.raises(af.InputError) as caught:
         model("Llama").trace(given(), memory="linear", edges=edges, **options)
     assert str(caught.value) == (
-        f'{name} does not go with edges={edges!r} and memory="linear", which are about no answer: leave it out, or trace '
+        f'{name} does not work with edges={edges!r} and memory="linear", which are about no answer: leave it out, or trace '
         'with memory="graph"'
     )
 
@@ -313,8 +315,7 @@ def test_a_trace_is_not_pickled_and_copies_are_itself() -> None:
     with pytest.raises(TypeError) as caught:
         pickle.dumps(trace)
     assert str(caught.value) == (
-        "a linear trace holds a model's tensors and a way through them, which no file holds: save its results instead, such "
-        "as trace.rollout()"
+        "a linear trace refers to a model's tensors and cannot be pickled: save its results instead, such as trace.rollout()"
     )
     assert copy.copy(trace) is trace and copy.deepcopy([trace]) == [trace]
     result = trace.rollout()
@@ -345,7 +346,7 @@ def test_batches_give_what_single_texts_give(name: str, edges: str | None) -> No
             np.testing.assert_allclose(together.rollout().values, one.rollout().values, atol=1e-9)
             np.testing.assert_allclose(together.columns().values, one.columns().values, rtol=1e-9)
             if edges is None:
-                ratio = together.rollout(receptive_field="ratio").values  # of a mask that its padding has left
+                ratio = together.rollout(receptive_field="ratio").values  # depends on the mask without its padding
                 np.testing.assert_allclose(ratio, one.rollout(receptive_field="ratio").values, rtol=1e-8)
                 measured = [t.rollout(residual="measured").values for t in (together, one)]
                 np.testing.assert_allclose(*measured, atol=1e-9)
@@ -402,7 +403,7 @@ def test_packed_texts_stay_apart(name: str, edges: str | None) -> None:
 
 
 class Yard:
-    """Where layers wait, in a test: notes what is wanted and when work ended."""
+    """A stand-in for offloading that records which layer is requested and when work ended."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, int]] = []
@@ -441,10 +442,11 @@ def test_layers_come_while_the_one_above_is_used_and_two_at_a_time() -> None:
     assert [o.number for o in downwards(layers, None)] == [3, 2, 1, 0] and list(downwards([], yard)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edges", [None, *VALUED])
 @pytest.mark.parametrize("name", ["BertModel", "LlamaForCausalLM"])
 def test_nothing_square_is_made(name: str, edges: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """n×n is 589,824 numbers, and 4 heads × n × width 98,304; a text of 768 positions has 36,864 in its widest state."""
+    """n×n is 589,824 numbers, 4 heads × n × width is 98,304; the widest state of 768 positions has 36,864."""
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 1 << 17)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 1 << 17)
     sizes = {**LLAMA, "max_position_embeddings": 768}

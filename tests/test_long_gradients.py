@@ -1,4 +1,4 @@
-"""Edges by gradients in linear memory: gather, columns, rollout, raw and answer rows equal those of the full matrices."""
+"""Gradient edges in linear memory: gather, columns, rollout, raw and answer rows equal those of full matrices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from helpers.layer_models import IDS, MODELS, built, ids_of, model
 from helpers.small_models import TEXT, bert, gpt2
 from helpers.wide import Living, Wide
 
+pytestmark = pytest.mark.long
+
 QUERIES = [3, 8, 13]
 
 
 @cache
 def ready(name: str) -> Any:
-    """The model after its self-checks, which compare in the precision of its file."""
+    """Return the model after its self-checks, which run in the precision of its file."""
     wrapped = model(name)
     wrapped.trace(ids_of(wrapped), memory="linear")
     return wrapped
@@ -30,7 +32,7 @@ def ready(name: str) -> Any:
 
 @cache
 def matrices(name: str) -> dict[str, np.ndarray]:
-    """[layer, query, key] in double precision: attention, its product with its gradient, and answer edges."""
+    """Return [layer, query, key] in double precision: attention, attention times its gradient, and answer edges."""
     wrapped = ready(name)
     with Wide():
         inside = wrapped.trace(ids_of(wrapped), edges="attention-gradient")
@@ -52,7 +54,7 @@ def traced(name: str, edges: str, **options: Any) -> Any:
 
 
 def layerwise(weights: np.ndarray) -> np.ndarray:
-    """Each key's weight divided by what uniform attention sends to it; rows sum to what they did."""
+    """Divide each key's weight by what uniform attention sends to it, keeping the sums of rows."""
     corrected = []
     for layer in weights:
         seen = (layer > 0).astype(float)
@@ -63,7 +65,7 @@ def layerwise(weights: np.ndarray) -> np.ndarray:
 
 
 def gathered(name: str, edges: str, residual: float, field: str | None) -> np.ndarray:
-    """T[t] = Σ_l Σ_k (Σ_q E(l)[q, k])·Ã(l-1)[k, t], matrix by matrix; then what is below zero is cut off."""
+    """Compute T[t] = Σ_l Σ_k (Σ_q E(l)[q, k])·Ã(l-1)[k, t] from matrices, then clip at zero."""
     carried, attention = matrices(name)[edges].sum(1), matrices(name)["mean"]
     if field == "layer":
         carried = carried / (attention > 0).sum(1)
@@ -160,7 +162,7 @@ def test_answer_inputs(name: str) -> None:
 @pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
 @pytest.mark.parametrize("text", ["masked", "class", "next"])
 def test_texts_are_as_in_the_graph(text: str, edges: str) -> None:
-    """In single precision, with tokenizers, and an answer that somebody gives."""
+    """In single precision, with tokenizers and a given answer."""
     if text == "next":
         wrapped, given, answer = gpt2(), TEXT, "the"
     elif text == "class":
@@ -174,7 +176,7 @@ def test_texts_are_as_in_the_graph(text: str, edges: str) -> None:
     np.testing.assert_allclose(linear.gather().values, graph.gather().values, rtol=1e-3, atol=1e-6)
     assert linear.gather().queries == graph.gather().queries
     last = len(graph.tokens) - 1
-    # shares of an answer divide rounding by rounding where a row carries next to nothing
+    # answer shares of a row that carries almost nothing divide one rounding error by another
     slack = 5e-3 if edges == "answer" else 1e-6
     rolled = graph.rollout(query=last, layer=-1).values
     np.testing.assert_allclose(linear.rollout().values, rolled, rtol=1e-3, atol=slack)
@@ -201,12 +203,12 @@ def test_a_whole_gather_makes_nothing_square(name: str, edges: str) -> None:
     inputs = {"input_ids": torch.randint(5, 120, (1, 768), generator=torch.Generator().manual_seed(2))}
     wrapped.trace(
         {"input_ids": inputs["input_ids"][:, :32]}, memory="linear", edges=edges
-    )  # the self-check has matrices
+    )  # the self-check uses matrices
     with Living() as alive:
         trace = wrapped.trace(inputs, memory="linear", edges=edges)
         trace.gather()
         trace.rollout()
-    assert alive.largest <= 768 * 768 // 2  # the weights of a block of queries
+    assert alive.largest <= 768 * 768 // 2  # one block of queries
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_a_whole_gather_makes_nothing_square(name: str, edges: str) -> None:
     [
         (
             {"edges": "mean"},
-            "gather adds up what edges carry to the answer, and these edges are about no answer: trace",
+            "gather adds up what edges carry to the answer, and these edges are not about an answer: trace",
         ),
         ({}, "gather adds up what edges carry to the answer"),
     ],
@@ -225,7 +227,7 @@ def test_gather_is_about_an_answer(options: Any, sentence: str) -> None:
 
 
 class Passing(torch.nn.Module):
-    """Adds what the first layer gave to what this one gives: states that no layer is called with."""
+    """Add the first layer's output to this one's: a state that no layer receives as input."""
 
     def __init__(self, inner: Any, states: list[torch.Tensor]) -> None:
         super().__init__()
@@ -236,14 +238,12 @@ class Passing(torch.nn.Module):
 
 
 def test_what_passes_beside_the_states_is_refused() -> None:
-    """The layer gives the same when it runs again, because what it took is still there; its gradient is not."""
+    """A second run gives the same output, because the extra state is still there; its gradient is not."""
     module, states = built("LlamaForCausalLM").float(), [torch.zeros(())]
     module.model.layers[0].register_forward_hook(lambda m, args, out: states.append(out))
     module.model.layers[2].mlp = Passing(module.model.layers[2].mlp, states)
     wrapped = af.wrap(module)
-    sentence = (
-        "gradients of LlamaForCausalLM layer by layer differ from those of one pass by .* of them at layer 0: some"
-    )
+    sentence = "gradients of LlamaForCausalLM layer by layer differ from those of one pass by .* at layer 0: some"
     for edges in ("attention-gradient", "answer"):
         with pytest.raises(ModelError, match=sentence):
             wrapped.trace({"input_ids": IDS}, memory="linear", edges=edges)
@@ -253,21 +253,21 @@ def test_mistakes() -> None:
     wrapped = gpt2()
     trace = wrapped.trace(TEXT, memory="linear", edges="attention-gradient")
     with pytest.raises(
-        af.InputError, match='answer rows are of answer edges: trace with memory="linear", edges="answer"'
+        af.InputError, match='answer rows need answer edges: trace with memory="linear", edges="answer"'
     ):
         trace.answer_rows()
-    with pytest.raises(af.InputError, match="answer inputs are of answer edges"):
+    with pytest.raises(af.InputError, match="answer inputs need answer edges"):
         trace.answer_inputs()
     with pytest.raises(af.InputError, match=r"^query is an empty list: expected at least one position$"):
         wrapped.trace(TEXT, memory="linear", edges="answer").answer_rows([])
-    with pytest.raises(af.InputError, match="receptive_field='ratio': of gather, expected 'layer' or None"):
+    with pytest.raises(af.InputError, match="receptive_field='ratio': for gather, expected 'layer' or None"):
         trace.gather(receptive_field="ratio")
     with pytest.raises(af.InputError, match="of='x': expected one of"):
         wrapped.trace(TEXT, memory="linear", edges="attention-gradient", of="x")
     torch.manual_seed(0)
     headless = af.wrap(transformers.GPT2Model(transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=60)))
     with pytest.raises(
-        af.InputError, match="gives no logits: edges by gradients are for classifiers and language models"
+        af.InputError, match="returns no logits: edges by gradients are for classifiers and language models"
     ):
         headless.trace({"input_ids": torch.arange(9)[None]}, memory="linear", edges="attention-gradient")
 
@@ -276,7 +276,7 @@ def test_mistakes() -> None:
     ("name", "method"), [("BertForSequenceClassification", "answer_inputs"), ("LlamaForCausalLM", "answer_rows")]
 )
 def test_sources_are_those_of_the_graph(name: str, method: str) -> None:
-    """The same choice of method, and the same values, without matrices."""
+    """Without matrices: the same choice of method, and the same values."""
     wrapped = ready(name)
     linear = wrapped.trace(ids_of(wrapped), memory="linear", edges="answer").sources()
     whole = wrapped.trace(ids_of(wrapped), edges="answer").sources()

@@ -1,4 +1,4 @@
-"""The strongest ways from tokens to an answer: all paths one by one, and facts that must hold."""
+"""The strongest paths from tokens to an answer, against an enumeration of all paths, and facts that must hold."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def random_graphs(seed: int) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def every_path(graphs: list[np.ndarray], shares: np.ndarray) -> dict[tuple[int, ...], float]:
-    """What goes along each path from a token to position 0, by the definition: at each state in proportion to its edges that
-    lead there."""
+    """Return the amount on each path from a token to position 0; states split in proportion to their incoming edges."""
     weights = {
         path: np.prod([graph[path[l + 1], path[l]] for l, graph in enumerate(graphs)])
         for path in product(range(SIZE), repeat=LAYERS + 1)
@@ -63,7 +62,7 @@ def test_edges_carry_what_all_paths_along_them_do(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_no_fewer_edges_would_do(seed: int, share: float) -> None:
-    """Among the widest edges, so many as carry enough, and what they carry is what whole paths along them do."""
+    """The result has just enough of the widest edges, and carries what whole paths along these edges carry."""
     graphs, shares = random_graphs(seed)
     paths, ways = every_path(graphs, shares), strongest_ways(graphs, shares, [0], share)
     moves = {(edge.layer, edge.query, edge.key) for edge in ways.edges if edge.query != edge.key}
@@ -89,5 +88,5 @@ def test_what_leads_nowhere_and_what_is_refused() -> None:
     assert strongest_ways([stay], np.array([-1.0, 0.0]), [0]) == strongest_ways([stay], np.zeros(2), [0])
     only = strongest_ways([stay], np.array([2.0, 5.0]), [0])
     assert [tuple(edge) for edge in only.edges] == [(0, 0, 0, 1.0, 1.0)] and only.carried == 1
-    with pytest.raises(InputError, match=r"need \[query, key\] of one size at each layer, and as many shares"):
+    with pytest.raises(InputError, match=r"expected \[query, key\] of one size, and as many shares"):
         strongest_ways([stay, np.eye(3)], np.ones(2), [0])

@@ -1,10 +1,14 @@
-"""The package as a whole: what importing it costs, what works without the compiled core, what the command says."""
+"""The package as a whole: the cost of importing it, what works without the compiled core, and the command."""
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import attnflow
+from attnflow.deprecation import deprecated
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,7 +22,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_brings_numpy_and_little_else() -> None:
-    """`import attnflow` is instant because it loads numpy, a few small modules of Python, and no room above the arrays."""
+    """`import attnflow` is fast: it loads only numpy, a few small Python modules, and no room above the arrays."""
     code = """
 import sys, numpy
 before = set(sys.modules)
@@ -28,7 +32,7 @@ print(*sorted(set(sys.modules) - before))
     modules = set(python(code).stdout.split())
     foreign = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"numpy"}
     assert foreign == {"attnflow"}
-    assert "attnflow._core._native" not in modules  # the compiled core is loaded by the first flow
+    assert "attnflow._core._native" not in modules  # the first flow loads it
     rooms = ("capture", "edges", "importance", "model", "evaluate", "jobs", "corpus", "view", "server", "cli", "paper")
     assert not {f"attnflow.{room}" for room in rooms} & modules
     assert not {"asyncio", "concurrent", "email", "http", "logging", "multiprocessing", "sqlite3", "unittest"} & modules
@@ -53,16 +57,34 @@ except ImportError as e:
     done = python(code)
     lines = done.stdout.splitlines()
     assert lines[0] == "(2, 3, 3) (2, 2, 2) (3, 3)", done.stderr
-    assert lines[1].startswith("flow needs attnflow's compiled core, which is not in this installation."), done.stdout
+    assert lines[1].startswith("flow needs attnflow's compiled core, which this installation does not have."), (
+        done.stdout
+    )
 
 
 def test_one_version_everywhere() -> None:
-    import tomllib
+    version = attnflow.__version__
+    assert version == command("--version").stdout.strip()
+    assert version == importlib.metadata.version("attnflow"), (
+        "run make again: version.py changed since the installation"
+    )
+    assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f'version: "{version}"\n' in (ROOT / "packaging" / "recipe.yaml").read_text()
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert declared == attnflow.__version__ == command("--version").stdout.strip()
-    assert f"version: {declared}\n" in (ROOT / "CITATION.cff").read_text()
-    assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
+
+def test_a_deprecated_name_works_and_names_its_successor_to_the_caller() -> None:
+    class Old:
+        @deprecated("Old.new()", since="0.2", removed_in="0.4")
+        def old(self, x: int) -> int:
+            """Double x."""
+            return 2 * x
+
+    message = r"^Old.old\(\) is deprecated since attnflow 0.2 and will be removed in 0.4: use Old.new\(\)$"
+    with pytest.warns(DeprecationWarning, match=message) as caught:
+        assert Old().old(3) == 6
+    assert caught[0].filename == __file__, "the warning points at the line that calls"
+    assert Old.old.__doc__ == "Deprecated since 0.2: use Old.new().\n\nDouble x."
 
 
 def test_help_lists_what_a_user_does_in_order() -> None:
@@ -71,5 +93,5 @@ def test_help_lists_what_a_user_does_in_order() -> None:
     shown = command("--help").stdout
     places = [shown.index(f"\n│ {name} ") for name in COMMANDS]
     assert places == sorted(places) and list(COMMANDS) == [
-        "show", "answer", "compare", "evaluate", "corpus", "serve", "reproduce", "train", "env",
+        "show", "answer", "similarity", "compare", "evaluate", "corpus", "serve", "reproduce", "train", "env",
     ]  # fmt: skip

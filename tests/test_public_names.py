@@ -1,4 +1,4 @@
-"""The public names are those of the reference: `__all__` and docs/api.md list the same, and each of them exists."""
+"""`__all__` and docs/api.md list the same public names, and each of them exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENTRIES = re.findall(r"^::: (\S+)$", PAGE, re.MULTILINE)
 
 
 def entries(*headings: str) -> list[str]:
-    """What the page documents under these headings, without the modules."""
+    """Return the names documented under these headings, without the modules."""
     sections = dict(zip(HEADINGS, re.split(r"^## .+$", PAGE, flags=re.MULTILINE)[1:], strict=True))
     paths = [path for heading in headings for path in re.findall(r"^::: (\S+)$", sections[heading], re.MULTILINE)]
     return sorted(path.rpartition(".")[2] for path in paths)

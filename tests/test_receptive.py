@@ -18,7 +18,7 @@ N, LAYERS = 7, 5
 
 
 def causal(seed: int = 0, window: int = N) -> list[Any]:
-    """Random causal weights; each query sees the last `window` positions."""
+    """Return random causal weights in which each query sees the last `window` positions."""
     rng = np.random.default_rng(seed)
     seen = np.tril(np.ones((N, N))) - np.tril(np.ones((N, N)), -window)
     weights = rng.random((LAYERS, N, N)) * seen
@@ -26,7 +26,7 @@ def causal(seed: int = 0, window: int = N) -> list[Any]:
 
 
 def roll(layers: Any) -> Any:
-    """Rollout by sums over paths, position by position, without the package's matrix product."""
+    """Compute rollout as sums over paths, position by position, without the package's matrix product."""
     below = [[float(i == j) for j in range(N)] for i in range(N)]
     for layer in layers:
         graph = [[0.5 * float(layer[i][j]) + 0.5 * (i == j) for j in range(N)] for i in range(N)]
@@ -97,7 +97,7 @@ def test_rows_that_see_one_key_or_none() -> None:
 
 
 def test_one_query_of_raw_attention_keeps_its_order() -> None:
-    """One query's uniform weights are all the same, so ratio and difference cannot reorder its row."""
+    """The uniform weights of one query are all equal, so ratio and difference cannot reorder its row."""
     weights = causal(3)
     last = ranks(weights[-1][-1])
     for mode in ("ratio", "difference"):
@@ -106,7 +106,7 @@ def test_one_query_of_raw_attention_keeps_its_order() -> None:
 
 
 def test_layerwise_again_and_again_forgets_the_weights() -> None:
-    """The only triangular matrix whose rows and columns sum to one is the identity: why "layer" corrects once."""
+    """Only the identity is triangular with rows and columns that sum to one, so "layer" corrects just once."""
     layer = causal(4)[0]
     first = np.trace(layer)
     for _ in range(50):
@@ -131,7 +131,7 @@ def test_torch_equals_numpy(mode: str | None, window: int) -> None:
 
 
 def test_permuted_positions() -> None:
-    """The mask is read from the weights, not from the order of positions."""
+    """The mask comes from the weights, not from the order of positions."""
     weights, order = causal(6), np.random.default_rng(0).permutation(N)
     moved = [layer[np.ix_(order, order)] for layer in weights]
     for mode in (None, "ratio", "difference", "layer"):

@@ -1,4 +1,4 @@
-"""The rules that say why numbers must not be read: each speaks where it must, and keeps silent beside it."""
+"""The rules that say when not to trust a number: each applies where it should, and only there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attnflow.reliability import (
 TOKENS = ["[CLS]", "the", "key", "is", "[SEP]"]
 SPECIAL = [True, False, False, False, True]
 LABELS = Labels(TOKENS, SPECIAL)
-LITTLE = "what is left says little of the other tokens; answer edges show what the answer rests on."
+LITTLE = "what is left says little about the other tokens; answer edges show what the answer rests on."
 
 
 def row(*values: float) -> Any:
@@ -36,9 +36,9 @@ def row(*values: float) -> Any:
         ((0.1, 0.4, 0.4, 0.4, 0.9), "3 of 3"),
         ((0.1, 0.4, 0.4 * (1 - 1e-10), 0.4, 0.9), "3 of 3"),  # rounding
         ((0.1, 0.4, 0.4 * (1 - 1e-8), 0.4, 0.9), None),
-        ((0.1, 0.4, 0.4, 0.0, 0.9), "2 of 2"),  # what the row does not reach ranks nothing either
+        ((0.1, 0.4, 0.4, 0.0, 0.9), "2 of 2"),  # unreached tokens do not break the tie
         ((0.1, 0.4, 0.4, 0.3, 0.9), None),  # two of three are less than nine tenths
-        ((0.1, 0.0, 0.0, 0.5, 0.2), None),  # zeros tie, and one token stands out
+        ((0.1, 0.0, 0.0, 0.5, 0.2), None),  # zeros tie, but one token stands out
     ],
 )
 def test_ties_rank_nothing(values: tuple[float, ...], tied: str | None) -> None:
@@ -47,7 +47,7 @@ def test_ties_rank_nothing(values: tuple[float, ...], tied: str | None) -> None:
 
 
 def test_rows_of_zeros_rank_nothing() -> None:
-    assert tie_notes(np.zeros(3), "gradient") == {"ties": "Every token has 0 by gradient: nothing is ranked."}
+    assert tie_notes(np.zeros(3), "gradient") == {"ties": "Every token gets 0 from gradient: it ranks nothing."}
     assert tie_notes(np.zeros(1), "gradient") == {}, "one token is no ranking"
     assert tie_notes(row(-1.0, -1.0), "shapley") == {}, "what all speak against is not the highest"
     assert tie_notes(row(0.5, 0.5), "shapley") == {"ties": "Shapley cannot tell these tokens apart: 2 of 2 tie."}
@@ -58,7 +58,7 @@ def test_rows_of_zeros_rank_nothing() -> None:
     [
         ((1.0, 0.7, 0.8, 1.0, 1.0), 3),  # 0.7 and 0.8 enter, 1 leaves
         ((1.0, 0.7, 0.8, 1.0 - 1e-8, 1.0), None),
-        ((1.0, 0.7, 0.8, 0.0, 1.0), 2),  # a token that cannot be reached is at no bound
+        ((1.0, 0.7, 0.8, 0.0, 1.0), 2),  # an unreachable token is at no bound
         ((1.0, 0.7, 0.5, 1.0, 1.0), None),
     ],
 )
@@ -66,8 +66,8 @@ def test_flow_at_its_bound(flows: tuple[float, ...], count: int | None) -> None:
     bound = FlowBound(1.0, row(2.0, 0.7, 0.8, 3.0, np.inf))
     notes = row_notes(row(*flows), LABELS, "flow", 5, 0, bound)
     expected = count and (
-        f"Flow at L6 is at its bound for {count} of {sum(x > 0 for x in flows[1:4])} tokens (all that leaves the query, or all "
-        "that the first layer takes from the token), whatever is between; lower layers tell more."
+        f"Flow at L6 is at its upper bound for {count} of {sum(x > 0 for x in flows[1:4])} tokens (all that leaves the query, or "
+        "all that the first layer takes from the token), so it shows nothing of the layers in between. Lower layers show more."
     )
     assert notes.get("bound") == expected
     assert "bound" not in row_notes(row(*flows), LABELS, "flow", 5, 0), "nobody knows the bound"
@@ -119,7 +119,7 @@ def test_methods_about_the_answer_do_not_send_readers_to_themselves() -> None:
     note = row_notes(row(0.97, 0.01, 0.02, 0, 0), LABELS, "answer_rows", 5, 0)["own"]
     assert (
         note
-        == "97 % of these answer rows stays at the query '[CLS]' itself: what is left says little of the other tokens."
+        == "97 % of these answer rows stays at the query '[CLS]' itself: what is left says little about the other tokens."
     )
 
 
@@ -138,7 +138,7 @@ def test_rows_that_no_longer_depend_on_their_query() -> None:
     one = row(0.2, 0.3, 0.5)
     near, far = row(0.195, 0.3, 0.505), row(0.18, 0.3, 0.52)
     assert mixed_notes(one, np.array([near]))["mixed"] == (
-        "Other queries have nearly the same row (100 % in common): this rollout has mixed all tokens, and says little of its "
+        "Other queries have nearly the same row (100 % in common): this rollout has mixed all tokens and says little about its "
         "query."
     ).replace("100 %", f"{100 * 0.995:.0f} %")
     assert mixed_notes(one, np.array([far])) == {} and mixed_notes(one, np.array([near, far])) == {}
@@ -156,17 +156,23 @@ def test_several_rows_say_what_holds_for_most() -> None:
     ("change", "sentence"),
     [
         ({}, None),
-        ({"each": 0.0099}, "The model would hardly give this answer (probability 0.01 a token): what speaks for it"),
+        (
+            {"each": 0.0099},
+            "The model is unlikely to give this answer (probability 0.01 per token): only what supports it",
+        ),
         ({"each": 0.011}, None),
         ({"each": None}, None),
         (
             {"speaks_for": 0.9, "against": 9.1},
-            "Far more speaks against the answer (9.1 of log-odds) than for it (0.9): ",
+            "Far more counts against the answer (9.1 of log-odds) than supports it (0.9): ",
         ),
         ({"speaks_for": 0.95, "against": 9.1}, None),
-        ({"first": 5.5}, "52 % of all that speaks for the answer is on the first token, which is left out: the shares"),
+        ({"first": 5.5}, "52 % of the support for the answer is on the first token, which is left out: the shares"),
         ({"first": 4.9}, None),
-        ({"gap": 0.012}, "The parts miss the log-odds by 1 % of their sizes: a dtype with more digits adds up better."),
+        (
+            {"gap": 0.012},
+            "The parts miss the log-odds by 1 % of their sizes: a dtype with more precision adds up better.",
+        ),
         ({"gap": 0.009}, None),
     ],
 )
@@ -183,7 +189,7 @@ def test_signed_parts_are_no_shares() -> None:
 
 def test_shares_with_signs_say_sooner_that_more_speaks_against_the_answer() -> None:
     assert evidence_notes(5.0, 10.1, 0.0, 0.0, 0.6, "signed", "score") == {
-        "outweighed": "More speaks against the answer (10.1 of score) than for it (5.0): the shares are of that 5.0."
+        "outweighed": "More counts against the answer (10.1 of score) than supports it (5.0): the shares are shares of that 5.0."
     }
     assert evidence_notes(5.0, 9.9, 0.0, 0.0, 0.6, "signed") == {} == evidence_notes(5.0, 10.1, 0.0, 0.0, 0.6)
 
@@ -200,7 +206,7 @@ def test_what_speaks_for_and_against_is_all_of_it() -> None:
 
 def test_the_sentence_of_a_saturated_probability() -> None:
     assert saturated_note("plural", 2e-7) == (
-        "The probability of 'plural' is 2e-07 and hardly changes whatever happens to the text: measure its log-odds."
+        "The probability of 'plural' is 2e-07 and hardly changes, whatever happens to the text: measure its log-odds."
     )
 
 
@@ -219,7 +225,7 @@ def trace() -> Any:
 
 
 def test_flow_of_a_trace_says_where_it_is_at_its_bound(trace: Any) -> None:
-    """By the definition, at every layer and query: flow, and the two cuts that bound it."""
+    """Follow the definition at every layer and query: flow, and the two cuts that bound it."""
     graph, special = trace.graph().astype(np.float64), np.array(trace.special)
     spoken = 0
     for layer in range(6):
@@ -232,14 +238,14 @@ def test_flow_of_a_trace_says_where_it_is_at_its_bound(trace: Any) -> None:
             spoken += expected
     assert 0 < spoken < 6 * len(trace.tokens)
     whole = trace.flow(query="all").reliability
-    assert whole[0].startswith("7 of 7 queries, such as '[CLS]': Flow at L6 is at its bound for 5 of 5 tokens")
+    assert whole[0].startswith("7 of 7 queries, such as '[CLS]': Flow at L6 is at its upper bound for 5 of 5 tokens")
     assert trace.flow(normalize=True).reliability == trace.flow().reliability != ()
     assert trace.flow(receptive_field="ratio").reliability == ()
     np.testing.assert_allclose(trace.flow(normalize=True).values.sum(-1), 1)
 
 
 def test_a_deep_encoder_mixes_everything() -> None:
-    """Where attention is uniform, rollout forgets its query; by 0.5 to the power of the layers, and not before."""
+    """Under uniform attention rollout forgets its query: 0.5 to the power of the number of layers remains."""
     model = bert("BertModel")
     short = model.trace(TEXT)
 
@@ -252,7 +258,7 @@ def test_a_deep_encoder_mixes_everything() -> None:
 
     for layers, mixed in ((3, False), (6, False), (7, True), (12, True)):
         result = deep(layers).rollout(layer=-1)
-        common = 1 - 0.5**layers  # Σ min of two rows that are uniform but for what stays at home
+        common = 1 - 0.5**layers  # Σ min of two rows that are uniform except for the residual connection
         assert mixed == (common >= 0.99)
         assert any("Other queries have nearly the same row" in note for note in result.reliability) == mixed
         everywhere = deep(layers).rollout(query="all").reliability
@@ -280,8 +286,8 @@ def test_answer_rows_of_an_unlikely_class_say_so() -> None:
     sure = "the keys to the cabinets that the boys see"
     other = model.trace(sure, edges="answer", answer="singular").answer_rows()
     chance = other.provenance["answer"]["probability"]
-    assert any("Far more speaks against" in note for note in other.reliability)
-    assert any("hardly give" in note for note in other.reliability) == (chance < 0.01)
+    assert any("Far more counts against" in note for note in other.reliability)
+    assert any("unlikely to give" in note for note in other.reliability) == (chance < 0.01)
     for memory in ("graph", "linear"):
         signed = model.trace(sure, edges="answer", answer="singular", memory=memory).answer_rows(signed=True)
         shares = model.trace(sure, edges="answer", answer="singular", memory=memory).answer_rows()

@@ -1,4 +1,4 @@
-"""TokenAttention: what it answers, how its words are merged, that files give back every bit, and what users get wrong."""
+"""TokenAttention: its values, merging words, exact file round trips, and user mistakes."""
 
 import csv
 import io
@@ -28,7 +28,7 @@ WORDS = ("the", "key", "cabinet", "the")
 
 
 def result(seed: int = 0, **changes: Any) -> TokenAttention:
-    """Two layers and all positions as queries of a short sentence, unless told otherwise."""
+    """Return a result of two layers with all positions of a short sentence as queries, unless changed."""
     told: dict[str, Any] = {
         "values": np.random.default_rng(seed).dirichlet(np.ones(7), size=(2, 7)), "method": "raw", "layers": [4, 5],
         "queries": range(7), "query_tokens": TOKENS, "tokens": TOKENS, "word_ids": WORD_IDS, "word_texts": WORDS,
@@ -38,7 +38,7 @@ def result(seed: int = 0, **changes: Any) -> TokenAttention:
 
 
 def one(*values: float, **changes: Any) -> TokenAttention:
-    """One layer and one query."""
+    """Return a result of one layer and one query."""
     n = len(values)
     told: dict[str, Any] = {
         "values": [[values]], "method": "flow", "layers": [5], "queries": [0], "query_tokens": ["[CLS]"],
@@ -49,7 +49,7 @@ def one(*values: float, **changes: Any) -> TokenAttention:
 
 
 def image(rows: int = 2, columns: int = 3, **changes: Any) -> TokenAttention:
-    """A class token and patches."""
+    """Return a result for a class token and patches."""
     n = rows * columns
     return one(9, *range(n), special=[True] + [False] * n, patches=(rows, columns), **changes)
 
@@ -202,13 +202,12 @@ def test_a_damaged_file_is_one_sentence(extension: str, tmp_path: Path) -> None:
         with pytest.raises(af.InputError) as caught:
             TokenAttention.load(path)
         assert (
-            str(caught.value)
-            == f"{str(path)!r} is damaged or is something else: expected a whole file written by save()"
+            str(caught.value) == f"{str(path)!r} is damaged or not a result: expected a complete file written by save()"
         )
 
 
 class Touch:
-    """What unpickling it does is make a file."""
+    """Unpickling this object creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -217,8 +216,9 @@ class Touch:
         return Path.touch, (self.path,)
 
 
+@pytest.mark.long
 def test_parquet_with_a_flipped_bit_is_refused_or_the_same(tmp_path: Path) -> None:
-    """One in 24 of the flips that a file can suffer: pages, their headers, labels and footer."""
+    """Flips one bit in 24: pages, their headers, labels and footer."""
     path = path_of(tmp_path, "parquet")
     whole = result(queries=[3], query_tokens=["cab"], values=result().values[:, 3:4])
     whole.save(path)
@@ -250,7 +250,7 @@ def test_other_programs_see_a_flipped_bit_in_the_pages_of_parquet(tmp_path: Path
 
 @pytest.mark.parametrize("extension", FORMATS)
 def test_files_of_the_first_version_are_read(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They call patches a grid, and .parquet has no checksum."""
+    """They call patches a grid, and their .parquet files have no checksum."""
     path = path_of(tmp_path, extension)
     labels = files.labels
 
@@ -293,7 +293,7 @@ def test_a_forged_size_takes_no_memory(forged: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("extension", ["csv", "parquet"])
 def test_forged_labels_take_no_memory(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three lists of a file of megabytes would multiply to terabytes."""
+    """Three lists in a file of megabytes could multiply to terabytes."""
     path = path_of(tmp_path, extension)
     labels = files.labels
     many = list(range(100_000))
@@ -301,14 +301,14 @@ def test_forged_labels_take_no_memory(extension: str, tmp_path: Path, monkeypatc
         files, "labels", lambda whole: {**labels(whole), "layers": many, "queries": many, "tokens": many}
     )
     result().save(path)
-    with pytest.raises(af.InputError, match="is damaged or is something else"):
+    with pytest.raises(af.InputError, match="is damaged or not a result"):
         TokenAttention.load(path)
 
 
 def test_no_file_runs_code(tmp_path: Path) -> None:
     meta = json.dumps({name: value for name, value in result().to_dict().items() if name != "values"})
     np.savez(tmp_path / "a.npz", values=np.array([Touch(tmp_path / "touched")]), meta=np.array(meta), allow_pickle=True)
-    with pytest.raises(af.InputError, match="is damaged or is something else"):
+    with pytest.raises(af.InputError, match="is damaged or not a result"):
         TokenAttention.load(tmp_path / "a.npz")
     assert not (tmp_path / "touched").exists()
 
@@ -322,7 +322,7 @@ def test_no_file_runs_code(tmp_path: Path) -> None:
 def test_a_file_with_a_wrong_field_is_one_sentence(field: str, wrong: object, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({**result().to_dict(), field: wrong}))
-    with pytest.raises(af.InputError, match="is damaged or is something else: expected a whole file written by save"):
+    with pytest.raises(af.InputError, match="is damaged or not a result: expected a complete file written by save"):
         TokenAttention.load(path)
 
 
@@ -419,7 +419,7 @@ def test_words_of_single_tokens_need_no_trace() -> None:
 
 
 class WordTrace:
-    """What words() asks of a trace: five positions, the last three of them one word."""
+    """The parts of a trace that words() reads: five positions, the last three of them one word."""
 
     word_groups = ((0,), (1,), (2, 3, 4))
 
@@ -498,7 +498,7 @@ def test_it_prints_as_one_line(r: TokenAttention, shown: str) -> None:
     assert repr(r) == str(r) == shown
 
 
-NO_TRACE = ' result does not hold the graph it was computed from (what is read from a file, is one head or was traced with memory="linear" never does): subwords must be merged into words before rollout and flow are computed, so trace with memory="graph" and call .words() before .save()'
+NO_TRACE = ' result has lost the graph it was computed from (results that are read from a file, are of one head or were traced with memory="linear" have none): subwords must be merged before rollout and flow are computed, so trace with memory="graph" and call .words() before .save()'
 QUERIES = "0 '[CLS]', 1 'the', 2 'key', 3 'cab', 4 '##inet', 5 'the', 6 '[SEP]'"
 many = one(1, values=np.ones((1, 40, 1)), queries=range(40), query_tokens=[f"q{i}" for i in range(40)])
 
@@ -519,14 +519,14 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "one number for all layers": (lambda: one(1, layers=5), "layers=5: expected a sequence of ints"),
     "bytes for a token": (lambda: one(1, tokens=[b"a"]), "tokens[0] is a bytes: expected a str"),
     "no text": (lambda: one(1, text=None), "text is a NoneType: expected a str"),
-    "a method that is no word": (lambda: one(1, method=3), "method is a int: expected a str"),
+    "a method that is no word": (lambda: one(1, method=3), "method is an int: expected a str"),
     "a float for a layer": (lambda: one(1, layers=[1.5]), "layers=[1.5] is not a position: expected an int or a list of ints"),
     "a layer twice": (lambda: result(layers=[5, 5]), "layers=5, 5: expected ints of at least 0, each once"),
     "a negative position": (lambda: one(1, queries=[-1]), "queries=-1: expected ints of at least 0, each once"),
     "a word that does not exist": (lambda: one(1, word_ids=[2], word_texts=["a"]), "word_ids has 2, but there are 1 word_texts: expected None, or 0 to 0"),
     "flags that are no bools": (lambda: one(1, special=["no"]), "special has entries other than True and False: expected one bool for each input"),
-    "more patches than the inputs": (lambda: one(1, 2, patches=(2, 2)), "patches=(2, 2): expected (rows, columns) of at most 2 patches, as many as inputs"),
-    "patches of one number": (lambda: one(1, 2, patches=2), "patches=2: expected (rows, columns) of at most 2 patches, as many as inputs"),
+    "more patches than the inputs": (lambda: one(1, 2, patches=(2, 2)), "patches=(2, 2): expected (rows, columns) of at most 2 patches, the number of inputs"),
+    "patches of one number": (lambda: one(1, 2, patches=2), "patches=2: expected (rows, columns) of at most 2 patches, the number of inputs"),
     "provenance that is no dict": (lambda: one(1, provenance=[1]), "provenance is a list: expected a dict that JSON can hold"),
     "provenance that is no JSON": (lambda: one(1, provenance={"a": {1, 2}}), "provenance cannot be written as JSON (Object of type set is not JSON serializable): expected plain values, lists and dicts"),
     "no query named of several": (lambda: result().row(), f"this result has 7 queries: give one, by position or token, of {QUERIES}"),
@@ -546,17 +546,17 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "words after other steps": (lambda: result().normalized().words(), f"this raw{NO_TRACE}"),
     "words of parts": (lambda: result(parts=["a"] * 7).words(), f"this raw{NO_TRACE}"),
     "words of queries that are no inputs": (lambda: one(1, method="raw", query_tokens=["pool"]).words(), f"this raw{NO_TRACE}"),
-    "words of half a word": (lambda: result(values=result().values[:, [3]], queries=[3], query_tokens=["cab"]).words(), "the word 'cabinet' is at positions [3, 4], and only [3] are queries of this result: expected all, because the row of a word is the mean of theirs"),
+    "words of half a word": (lambda: result(values=result().values[:, [3]], queries=[3], query_tokens=["cab"]).words(), "the word 'cabinet' is at positions [3, 4], and only [3] are queries of this result: expected all, because the row of a word is the mean over its tokens"),
     "words of an image": (lambda: image().words(), "words() of an image of 2 × 3 patches: expected text; use on_patches()"),
     "only special tokens": (lambda: one(1, 2, special=[True, True]).without_special(), "all 2 inputs are special tokens: expected at least one that is not"),
     "shares of both signs": (lambda: one(1, -1, method="gradient").normalized(), "normalized() of gradient, which has negative values: expected values of at least 0, because shares of a sum with both signs mean nothing"),
-    "patches of text": (lambda: result().on_patches(), "this result has no patches: expected one of an image; text is read with row() and top()"),
-    "an overlay of text": (lambda: result().overlay(np.ones((2, 2)), 0), "this result has no patches: expected one of an image; text is read with row() and top()"),
+    "patches of text": (lambda: result().on_patches(), "this result has no patches: expected the result of an image; for text use row() and top()"),
+    "an overlay of text": (lambda: result().overlay(np.ones((2, 2)), 0), "this result has no patches: expected the result of an image; for text use row() and top()"),
     "channels first": (lambda: image().overlay(np.ones((3, 8, 8))), "the image has shape (3, 8, 8): expected [height, width] or [height, width, 3], or a PIL image"),
-    "a ragged image": (lambda: image().overlay([[1], [1, 2]]), "the image is a list that is no array: expected an array or a PIL image"),
-    "an image beyond one": (lambda: image().overlay(np.full((2, 2), 7.5)), "the image holds float64 from 7.5 to 7.5: expected uint8, or floats from 0 to 1"),
-    "an image of wide integers": (lambda: image().overlay(np.full((2, 2), 7)), "the image holds int64 from 7 to 7: expected uint8, or floats from 0 to 1"),
-    "an image of words": (lambda: image().overlay([["a"]]), "the image holds <U1: expected uint8, or floats from 0 to 1"),
+    "a ragged image": (lambda: image().overlay([[1], [1, 2]]), "the image is a list and no array: expected an array or a PIL image"),
+    "an image beyond one": (lambda: image().overlay(np.full((2, 2), 7.5)), "the image contains float64 from 7.5 to 7.5: expected uint8, or floats from 0 to 1"),
+    "an image of wide integers": (lambda: image().overlay(np.full((2, 2), 7)), "the image contains int64 from 7 to 7: expected uint8, or floats from 0 to 1"),
+    "an image of words": (lambda: image().overlay([["a"]]), "the image contains <U1: expected uint8, or floats from 0 to 1"),
     "too much of the map": (lambda: image().overlay(np.ones((2, 2)), alpha=2), "alpha=2: expected a number from 0 (image only) to 1 (map only)"),
     "an unknown extension": (lambda: one(1).save("a.txt"), "'a.txt' has the extension '.txt': expected one of .json, .npz, .csv, .parquet, .svg, .pdf, .png, .html"),
     "no extension": (lambda: TokenAttention.load("a"), "'a' has the extension '': expected one of .json, .npz, .csv, .parquet"),

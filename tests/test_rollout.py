@@ -11,7 +11,7 @@ A = attention(np.random.default_rng(0), 5, 7, 2.0)
 
 
 def reference(A: np.ndarray, start: int = 0) -> np.ndarray:
-    """Eq. 1, as it is written."""
+    """Compute Eq. 1 as it is written."""
     rolled = [A[start]]
     for layer in A[start + 1 :]:
         rolled.append(layer @ rolled[-1])

@@ -1,4 +1,4 @@
-"""Sinks on arrays: which positions they are, and what becomes of the attention that goes to them."""
+"""Sinks on arrays: which positions they are, and what happens to the attention they get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnflow.sinks import FAR, SHORT, check_sinks, kept_at_home, share_of, sink
 
 
 def slow_sinks(weights: np.ndarray, lengths: np.ndarray) -> tuple[int, ...]:
-    """The definition, key by key and query by query."""
+    """Follow the definition, key by key and query by query."""
     n = len(lengths)
     median = sorted(lengths)[n // 2]
     sinks = []
@@ -57,12 +57,12 @@ def test_attention_that_prefers_nobody_has_no_sinks() -> None:
     for mask in (np.ones((n, n)), np.tril(np.ones((n, n)))):
         uniform = mask / mask.sum(-1, keepdims=True)
         assert sink_positions(uniform, np.ones(n)) == ()
-        # and weight alone makes none: the value must be short, too
+        # weight alone makes no sink: the value must be short too
         first = uniform * 0.1
         first[:, 0] += 0.9
         assert sink_positions(first, np.ones(n)) == ()
         assert sink_positions(first, np.array([0.1, 1, 1, 1, 1, 1])) == (0,)
-    assert sink_positions(np.eye(3), np.array([0.1, 1, 1])) == ()  # nobody else looks at it
+    assert sink_positions(np.eye(3), np.array([0.1, 1, 1])) == ()  # no other position attends to it
     assert sink_positions(first, np.zeros(n)) == ()  # no value carries anything
 
 
@@ -87,7 +87,7 @@ def test_what_goes_to_a_sink_stays_at_home(kind: str) -> None:
     np.testing.assert_allclose(moved, expected, atol=1e-15)
     np.testing.assert_allclose(moved.sum(-1), 1, atol=1e-15)
     assert kept_at_home(given, ()) is given
-    np.testing.assert_array_equal(weights, attention(np.random.default_rng(1), 7, True))  # and what was given stays
+    np.testing.assert_array_equal(weights, attention(np.random.default_rng(1), 7, True))  # the input is unchanged
 
 
 def test_batches_and_layers_go_together() -> None:

@@ -2,9 +2,11 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -71,7 +73,21 @@ def test_ctrl_c_stops_the_solver(call: str) -> None:
         out, _ = child.communicate(timeout=30)
         assert out == "stopped\n"
     finally:
-        child.kill()  # or it would run on where an assertion failed
+        child.kill()  # it would keep running after a failed assertion
+
+
+def test_python_threads_solve_at_once_and_share_a_graph(A: np.ndarray) -> None:
+    rows = [af.flow(A, query, layers=-1, threads=1) for query in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda query: af.flow(A, query, layers=-1, threads=2), list(range(16)) * 3))
+    assert all((result == row).all() for result, row in zip(results, rows * 3, strict=True))
+
+
+@pytest.mark.skipif(not sysconfig.get_config_var("Py_GIL_DISABLED"), reason="needs a free-threaded Python (3.14t)")
+def test_the_core_leaves_the_global_lock_off(A: np.ndarray) -> None:
+    """An extension that does not declare that it works without the lock would switch it on again."""
+    af.flow(A, 0, layers=-1)
+    assert not sys._is_gil_enabled()  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no limit on the memory of a process")

@@ -1,6 +1,6 @@
-"""What an editor knows of the public face: the programs in tests/types, under mypy, with the types of torch itself.
+"""What an editor knows about the public names: mypy checks the programs in tests/types, with torch's own types.
 
-Programs called `ok_…` pass. Programs called `wrong_…` fail at every line that ends in `# error: CODE`, and at no other.
+Programs named `ok_…` pass. Programs named `wrong_…` fail at every line that ends in `# error: CODE`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Errors = dict[str, dict[int, set[str]]]
 
 @pytest.fixture(scope="module")
 def errors() -> Errors:
-    """Of each program, the lines that fail and with which codes; all in one run, because reading torch takes seconds."""
+    """Return the failing lines of each program and their codes, from one run because reading torch takes seconds."""
     pytest.importorskip("torch", reason="the programs give tensors to attnflow")
     pytest.importorskip("mypy", reason="mypy is not installed; make test installs it")
     cache = ROOT / ".mypy_cache" / "types"

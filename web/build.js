@@ -22,29 +22,31 @@ const PAGES = {
 const scripts = Object.entries(PAGES).map(([page, module]) => ({ out: `${page}.min`, in: here(`src/${module}.js`) }));
 const styles = Object.keys(PAGES).map((page) => ({ out: `${page}.min`, in: here(`src/${page}.css`) }));
 
-const { outputFiles } = await build({
-  entryPoints: [...scripts, ...styles],
-  outdir: output,
+/** @type {import("esbuild").BuildOptions} */
+const options = {
   write: !check,
   bundle: true,
   minify: true,
   lineLimit: 120, // so that a change of the bundle can be read, and merged, line by line
-  format: "esm",
   target: "es2023",
   charset: "utf8",
   legalComments: "none",
-});
+};
+const bundles = [
+  await build({ ...options, entryPoints: [...scripts, ...styles], outdir: output, format: "esm" }),
+  // A page of the documentation, which also opens from a folder: browsers load no modules there.
+  await build({ ...options, entryPoints: [here("src/try.js")], outdir: here("../docs/try"), format: "iife" }),
+];
 
 if (check) {
-  const committed = Object.fromEntries(
-    await Promise.all((await readdir(output)).map(async (name) => [name, await readFile(`${output}/${name}`, "utf8")])),
+  const fresh = new Map(
+    bundles.flatMap(({ outputFiles }) => (outputFiles ?? []).map(({ path, text }) => [path, text])),
   );
-  const fresh = Object.fromEntries(outputFiles.map(({ path, text }) => [basename(path), text]));
-  const stale = [...new Set([...Object.keys(committed), ...Object.keys(fresh)])].filter(
-    (name) => committed[name] !== fresh[name],
-  );
+  const stale = (await readdir(output)).map((name) => `${output}/${name}`).filter((path) => !fresh.has(path));
+  for (const [path, text] of fresh) if ((await readFile(path, "utf8").catch(() => "")) !== text) stale.push(path);
   if (stale.length) {
-    console.error(`src/attnflow/view/web is not what web/src gives (${stale.join(", ")}): run make web, and commit it`);
+    const names = stale.map((path) => basename(path)).join(", ");
+    console.error(`The bundles are not what web/src gives (${names}): run make web, and commit them`);
     process.exit(1);
   }
 }

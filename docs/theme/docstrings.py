@@ -1,4 +1,4 @@
-"""Our docstrings as Markdown: lines of "name: meaning" become a list, and examples become code."""
+"""Turns docstrings into Markdown: lines of "name: meaning" become a list, and examples become code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class PlainDocstrings(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
+            obj.docstring.parser = None  # they follow no style that has sections
 
 
 def as_markdown(docstring: str) -> str:
-    """Paragraph by paragraph: sentences stay, lists and examples are marked as such."""
+    """Return a docstring with its lists and examples marked as such, paragraph by paragraph."""
     return "\n\n".join(_paragraph(text) for text in re.split(r"\n\s*\n", docstring.strip()))
 
 
@@ -27,15 +28,15 @@ def _paragraph(text: str) -> str:
         return "\n".join(["```pycon", *lines, "```"])
     if all(line.startswith("    ") for line in lines):
         return "\n".join(["```python", *(line[4:] for line in lines), "```"])
-    found: list[str] = []
+    result: list[str] = []
     inside = False
     for line in lines:
         item = ITEM.fullmatch(line)
         if item:
             name, meaning = (part for part in item.groups() if part)
-            found += [""] if found and not inside else []  # a list begins after an empty line
-            found.append(f"- **{name}**: {meaning}")
+            result += [""] if result and not inside else []  # a list begins after an empty line
+            result.append(f"- **{name}**: {meaning}")
         else:
-            found.append(f"  {line.strip()}" if inside else line)
+            result.append(f"  {line.strip()}" if inside else line)
         inside = inside or item is not None
-    return "\n".join(found)
+    return "\n".join(result)

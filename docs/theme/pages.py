@@ -1,35 +1,36 @@
-"""Pages of the site that are kept elsewhere: the tutorial notebook, the changes, and the card of the embedded model."""
+"""Pages of the site that are stored elsewhere: the tutorial notebook, the changes, and the card of the embedded model."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
-from typing import Any
-
-from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"CHANGELOG.md": "changes.md", "src/attnflow/paper/verb-number/README.md": "verb-number.md"}
 NOTEBOOK = "tutorial.ipynb"
 
 
-def on_files(files: Any, config: Any) -> Any:
+def collect(folder: Path, docs: Path = ROOT / "docs") -> None:
+    """Write every page and picture of the site into a new folder, with links that fit there."""
+    shutil.copytree(docs, folder, ignore=shutil.ignore_patterns("theme"))
     made = {page: _without_header((ROOT / path).read_text(encoding="utf-8")) for path, page in ELSEWHERE.items()}
-    made["tutorial.md"] = notebook_page((ROOT / "docs" / NOTEBOOK).read_text(encoding="utf-8"))
+    made["tutorial.md"] = notebook_page((docs / NOTEBOOK).read_text(encoding="utf-8"))
     for page, content in made.items():
-        files.append(File.generated(config, page, content=content))
-    return files
+        (folder / page).write_text(content, encoding="utf-8")
+    for path in folder.rglob("*.md"):
+        path.write_text(in_the_site(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links out of docs/, which are right in the repository, to where those files are in the site."""
+def in_the_site(markdown: str) -> str:
+    """Point links that leave docs/, which are right in the repository, to those files' pages in the site."""
     for path, page in ELSEWHERE.items():
         markdown = markdown.replace(f"](../{path})", f"]({page})")
-    return markdown.replace("<BLANKLINE>\n", "\n")  # which is doctest's, not the reader's
+    return markdown.replace("<BLANKLINE>\n", "\n")  # for doctest, not for readers
 
 
 def notebook_page(text: str) -> str:
-    """A notebook as a page: its text, and its code in fences, so that the site need not run it."""
+    """Return a notebook as a page: its text, and its code in fences, so that the site need not run it."""
     parts = []
     for cell in json.loads(text)["cells"]:
         source = "".join(cell["source"])
@@ -38,5 +39,5 @@ def notebook_page(text: str) -> str:
 
 
 def _without_header(markdown: str) -> str:
-    """Without the settings that a model card begins with."""
+    """Drop the settings at the start of a model card."""
     return markdown.split("\n---\n", 1)[1].lstrip() if markdown.startswith("---\n") else markdown

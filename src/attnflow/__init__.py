@@ -1,18 +1,19 @@
 """How much of each hidden state of a transformer comes from each input token (Abnar & Zuidema, 2020).
 
-attention_graph   attention weights -> attention graph: heads, residual connection
-rollout, flow     the graph -> token attention [layer, query, input]
+attention_graph   builds the attention graph from attention weights: heads reduced, residual connection added
+rollout, flow     compute token attention [layer, query, input] from the graph
 max_flow          one pair, with the flow on every edge and the cut that proves it
-joint_flow        all inputs in one maximum flow, that of least norm: shares; least_norm_flow has its edges and its proof
-single_head       token attention of one head
-rank_heads        which heads attend as an alignment does; aligned_pairs makes the alignment of a name, tokens or an array
-merge             the graph over words, spans or regions
-load, wrap        a model, of which trace(text) gives all of this with tokens, words and prediction, and blank_out(text) and
-                  gradient(text) what each token is worth; load() without a name is a model of the paper's kind
-                  answer(prompt) is what a language model writes, and where it came from: an Answer
-evaluate          how well views rank tokens as importance does: evaluate.evaluate(model, texts, labels)
-column_sums       how much attention each key gets, from queries and keys alone; log_sum_exp gives the rows' denominators
-TokenAttention    what comes out: values with their labels; shows and saves itself
+joint_flow        shares of all inputs in one maximum flow, the one of least norm; least_norm_flow gives its edges and
+proof single_head       token attention of one head
+rank_heads        ranks heads by how well they match an alignment; aligned_pairs makes one from a name, tokens or an
+array merge             the graph over words, spans or regions
+load, wrap        a model: trace(text) gives all of the above with tokens, words and prediction; blank_out(text) and
+                  gradient(text) measure what each token is worth; load() without a name loads the embedded model
+                  answer(prompt) returns an Answer: what a language model writes, and where it came from
+                  similarity(first, second) returns a Similarity: how similar a sentence-embedding model finds two texts
+evaluate          how well views agree with importance: evaluate.evaluate(model, texts, labels)
+column_sums       how much attention each key gets, from queries and keys alone; log_sum_exp gives the rows'
+denominators TokenAttention    a result: values with their labels; shows and saves itself
 """
 
 import importlib
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from attnflow.capture.passes import Prediction
     from attnflow.long import LinearTrace
     from attnflow.model import Model, load, wrap
+    from attnflow.similarity import Similarity
     from attnflow.trace import Trace
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "PagedCache",
     "Prediction",
     "Score",
+    "Similarity",
     "TokenAttention",
     "Trace",
     "aligned_pairs",
@@ -75,19 +78,20 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a checker sees the names themselves, and none besides
+if not TYPE_CHECKING:  # type checkers see only the names imported above
+    MODEL_NAMES = ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Similarity", "Trace", "load", "wrap")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
 
     def __getattr__(name: str) -> Any:
-        """What needs torch is loaded when it is first named, so that the rest stays instant and runs without it."""
+        """Load what needs torch on first use, so that the import is instant and the rest runs without torch."""
         if name in ("corpus", "evaluate", "importance", "view"):
             return importlib.import_module(f"attnflow.{name}")
         room = {"PagedCache": "capture.paged", "Prediction": "capture.passes"}.get(name, "model")
         if name in ("column_sums", "log_sum_exp"):
             room = "attention_sums"
-        elif name not in ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Trace", "load", "wrap"):
+        elif name not in MODEL_NAMES:
             raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
         try:
             import torch  # noqa: F401

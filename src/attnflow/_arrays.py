@@ -1,4 +1,4 @@
-"""The few places where numpy arrays and torch tensors differ. torch is never imported here: a tensor brings it along."""
+"""Helpers for code that takes numpy arrays and torch tensors. They never import torch: a tensor means it is loaded."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.floating[Any]]
 
 Array = Any
-"""A numpy array or a torch tensor, where the code does not tell them apart."""
+"""A numpy array or a torch tensor, in code that treats them alike."""
 
 ArrayT = TypeVar("ArrayT", "NDArray[Any]", "Tensor")
-"""One of the two: what goes in comes out."""
+"""One of the two: the result has the type of the argument."""
 
 
 def is_tensor(x: object) -> bool:
@@ -31,17 +31,19 @@ def is_tensor(x: object) -> bool:
 
 
 def as_array(x: Any, what: str) -> Array:
-    """A floating-point tensor or array; half precision and integers become wider, nothing becomes narrower."""
+    """Return a floating-point tensor or array. Half precision and integers are widened; nothing is narrowed."""
     if is_tensor(x):
         torch = sys.modules["torch"]
         if x.layout != torch.strided or x.is_complex() or x.device.type == "meta":
-            raise InputError(f"{what} is a {x.layout} tensor of {x.dtype} on {x.device}: expected a dense real one")
+            raise InputError(
+                f"{what} is a {x.layout} tensor of {x.dtype} on {x.device}: expected a dense tensor of reals"
+            )
         if not x.is_floating_point():
             return x.to(torch.float64)
         return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
     if isinstance(x, np.ma.MaskedArray):
         raise InputError(
-            f"{what} is a masked array: expected plain numbers, so fill it first (0 for what is masked out)"
+            f"{what} is a masked array: expected plain numbers, so fill it first (with 0 for masked entries)"
         )
     try:
         array = np.asarray(x)
@@ -62,7 +64,7 @@ def _described(x: Any) -> str:
 
 
 def as_layers(layers_in: Any, what: str) -> list[Array]:
-    """A sequence with one array a layer: all numpy or all torch, of one precision and one batch size."""
+    """Return one array per layer: all numpy or all torch, of one precision and one batch size."""
     layers = [as_array(layer, f"layer {number} of {what}") for number, layer in enumerate(layers_in)]
     tensors = [is_tensor(layer) for layer in layers]
     if any(tensors) and not all(tensors):
@@ -76,7 +78,7 @@ def as_layers(layers_in: Any, what: str) -> list[Array]:
 
 
 def check_batch(layers: Sequence[Array], axes: int, what: str) -> None:
-    """That all layers have the same leading axes (none, or a batch) and no batch is empty."""
+    """Check that all layers have the same leading axes (none, or a batch) and that no batch is empty."""
     for number, layer in enumerate(layers):
         batch, first = tuple(layer.shape[:-axes]), tuple(layers[0].shape[:-axes])
         if batch != first:
@@ -88,7 +90,7 @@ def check_batch(layers: Sequence[Array], axes: int, what: str) -> None:
 
 
 def to_numpy(x: Array) -> np.ndarray[Any, Any]:
-    """A float64 numpy array without gradient, on the host."""
+    """Return a float64 numpy array on the host, without gradient."""
     if is_tensor(x):
         x = x.detach().cpu().numpy()
     return np.asarray(x, dtype=np.float64)
@@ -113,7 +115,7 @@ def eye_like(x: Array, n: int) -> Array:
 
 
 def indices(numbers: int | Iterable[int] | None, size: int, what: str) -> list[int]:
-    """Positions as a list of non-negative ints; negative ones count from the end, None means all.
+    """Return positions as a list of non-negative ints; negative ones count from the end, None means all.
 
     >>> indices([0, -1], 4, "query")
     [0, 3]
@@ -128,7 +130,7 @@ def indices(numbers: int | Iterable[int] | None, size: int, what: str) -> list[i
 
 
 def positions(numbers: int | Iterable[int], what: str) -> list[int]:
-    """One int or several as a list; read once, so that an iterator serves for all layers."""
+    """Return one int or several as a list. Iterators are read once, so that all layers can use them."""
     try:
         if hasattr(numbers, "__index__") and not hasattr(numbers, "__len__"):
             numbers = [numbers]  # type: ignore[list-item]
@@ -142,7 +144,7 @@ def positions(numbers: int | Iterable[int], what: str) -> list[int]:
 
 
 def finite_number(x: Any) -> float | None:
-    """A real number of any type as a float; None for a bool, for what is no number, and for what no finite float holds.
+    """Return a real number of any type as a float; None for a bool, a non-number or a number too large for a float.
 
     >>> finite_number(np.float32(0.5)), finite_number(10**400), finite_number(True), finite_number("1")
     (0.5, None, None, None)
@@ -157,7 +159,7 @@ def finite_number(x: Any) -> float | None:
 
 
 def index(number: int, size: int, what: str) -> int:
-    """One position, like `indices`."""
+    """Return one position, like `indices`."""
     if isinstance(number, bool) or not isinstance(number, int | np.integer):
         raise InputError(f"{what}={number!r} is not a position: expected one int")
     return indices(number, size, what)[0]

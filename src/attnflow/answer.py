@@ -15,17 +15,22 @@ from attnflow.answer_graph import AnswerGraph
 from attnflow.answer_paths import Bottleneck, Path, Paths
 from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, run_answer
+from attnflow.capture.encode import wired
+from attnflow.capture.frozen import Below
 from attnflow.capture.generate import Progress, Written
 from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.passes import Residual
+from attnflow.capture.picture import Picture
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
 from attnflow.capture.runner import Runner
+from attnflow.capture.tower import Tower
+from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
 from attnflow.importance.verified import fit
 from attnflow.reliability import evidence_notes, for_and_against, of_rows, tie_notes
 from attnflow.result import TokenAttention
-from attnflow.source_methods import COMBINED, FADING, METHOD, METHODS, default_method
+from attnflow.source_methods import COMBINED, FADING, INPUTS, METHOD, METHODS, default_method
 from attnflow.version import __version__
 
 if TYPE_CHECKING:
@@ -37,17 +42,20 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 SHARES, LOG_ODDS, FALLS, SLOPES, RELATIVE = "shares", "log-odds", "falls of log p", "slopes of log p", "relative"
-"""What the numbers of a result are: its ``provenance["values"]``."""
+"""The kinds of numbers in a result, as ``provenance["values"]`` names them."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Answer:
     """A prompt and its answer, ready to be explained.
 
-    model: what answered. prompt: what it read. ids: the answer's tokens; labels: how they are shown. written: whether the
-    model wrote it; otherwise somebody gave it. writing: what generation left. progress: is told how far leave-one-out is,
-    and the fading of a page.
-    earlier: the same answer when it was shorter, of a decoder: what is known of its tokens is not computed again.
+    model: the model that answered.
+    prompt: what it read.
+    ids, labels: the tokens of the answer, and how they are shown.
+    written: whether the model wrote the answer; False if it was given.
+    writing: what generation left behind.
+    progress: called with the progress of leave-one-out, and of fading for a page.
+    earlier: the same answer when it was shorter, for a decoder. Its results are reused.
     """
 
     model: Runner
@@ -65,42 +73,74 @@ class Answer:
 
     @property
     def text(self) -> str:
+        """The text of the answer."""
         return self.labels.text
 
     @property
     def tokens(self) -> tuple[str, ...]:
+        """The tokens of the answer, as they are shown."""
         return self.labels.tokens
 
     @cached_property
     def _pass(self) -> AnswerPass:
-        """Over the tokens that the earlier answer has not."""
+        """The pass over the tokens that the earlier answer does not have."""
         known = () if self.earlier is None else self.earlier.ids
-        return run_answer(self.model, (*self.prompt.ids, *known), replace(self.writing, ids=self.ids[len(known) :]))
+        written = replace(self.writing, ids=self.ids[len(known) :])
+        return run_answer(self.model, (*self.prompt.ids, *known), written, beside=self.prompt.tensors)
 
     @cached_property
     def _fading_pass(self) -> AnswerPass:
-        return run_answer(self.model, self.prompt.ids, replace(self._pass.written, ids=self.ids), freeze=False)
+        written = replace(self._pass.written, ids=self.ids)
+        return run_answer(self.model, self.prompt.ids, written, freeze=False, beside=self.prompt.tensors)
 
     @cached_property
     def _graph(self) -> AnswerGraph:
-        return AnswerGraph(self.model, self.prompt, self.ids, self.labels, self._pass.two_stacks)
+        return AnswerGraph(self.model, self.prompt, self.ids, self.labels, self._pass.two_stacks, self._pass.beside)
 
     @cached_property
     def log_probabilities(self) -> Floats:
-        """Of each answer token, given the prompt and the tokens before it."""
+        """The log-probability of each answer token, given the prompt and the tokens before it."""
         known = () if self.earlier is None else self.earlier.log_probabilities
         return np.concatenate([known, self._pass.log_probabilities])
 
     @property
     def probability(self) -> float:
-        """Of the whole answer: the product over its tokens."""
+        """The probability of the whole answer: the product over its tokens."""
         return float(np.exp(self.log_probabilities.sum()))
 
     @cached_property
     def _rows(self) -> Parts:
-        """A row for each answer token: what the position that decides it reads."""
+        """One row for each answer token, by the default method for tokens."""
+        return self._rows_below if self._goes_down else self._rows_read
+
+    @cached_property
+    def _rows_read(self) -> Parts:
+        """One row for each answer token: what the position that decides it reads."""
         parts = self._pass.parts()
-        return parts if self.earlier is None else self.earlier._rows.followed_by(parts)
+        return parts if self.earlier is None else self.earlier._rows_read.followed_by(parts)
+
+    @cached_property
+    def _rows_below(self) -> Parts:
+        """One row for each answer token: its parts from tokens of the text and places of an image, all the way down.
+
+        A place gets the parts of its patches. The parts of class tokens of the vision tower count as constants.
+        """
+        assert self._wiring is not None and self.prompt.picture is not None
+        n, image = len(self.prompt.ids), np.array(self.prompt.image)
+        chosen = (self._wiring.patch >= 0) & (self._wiring.place >= 0)
+        below = [self._below(token) for token in range(len(self.ids))]
+        rows = np.zeros((len(below), n + len(self.ids)))
+        for row, one in zip(rows, below, strict=True):
+            row[: len(one.text)] = one.text.cpu().numpy()
+            row += np.bincount(image[self._wiring.place[chosen]], one.tower.cpu().numpy()[chosen], len(row))
+        odds = np.array([one.y for one in below])
+        rest = sum(one.constants + float(one.tower.cpu().numpy()[~chosen].sum()) for one in below)
+        return Parts(odds, rows[:, :n], rows[:, n:], rest, max(one.gap for one in below))
+
+    @cached_property
+    def _goes_down(self) -> bool:
+        """Whether answer edges can be followed to patches of an image, each of which has a place in the prompt."""
+        return self.prompt.picture is not None and self._wiring is not None
 
     def sources(
         self,
@@ -115,62 +155,68 @@ class Answer:
         sinks: str = "keep",
         edges: str | None = None,
     ) -> TokenAttention:
-        """What each token or unit of the prompt gave to the answer, as a share of what the prompt gave.
+        """Return what each token or unit of the prompt gave to the answer, as a share of what the whole prompt gave.
 
-        By default tokens and words are ranked by "answer_rows", and sentences and larger units by "combined", which agrees
-        better with leaving them out (docs/findings.md); where a model has no fading, by "answer_rows" too.
+        By default tokens and words are ranked by "answer_rows". Sentences and larger units are ranked by "combined",
+        which agrees better with leaving them out (docs/findings.md), or by "answer_rows" if the model has no fading. If
+        the prompt has an image, all units are ranked by "answer_inputs", because a vision tower moves what it sees (see
+        `patches`).
 
-        "answer_rows": for each token of the span, the parts of its log-odds that come from the tokens of a unit are added
-        up, cut off at zero and divided by their sum; the result is the mean over the span, so that each of its tokens
-        counts alike (but one that nothing in the prompt speaks for does not). What comes from tokens in no unit (marks of
-        a chat template) is counted beside: ``provenance["outside"]``. ``provenance["values"]`` says what the numbers are.
+        "answer_rows" adds up, for each token of the span, the parts of its log-odds that come from the tokens of a
+        unit, cuts them off at zero and divides them by their sum. The result is the mean over the tokens of the span
+        that anything in the prompt supports. ``provenance["outside"]`` has what comes from tokens in no unit (the
+        markup of a chat template). ``provenance["values"]`` says what the numbers are.
 
-        span: a part of the answer, by its text or its token numbers; see `attnflow.capture.prompt.find_span`. All of it by
-            default.
+        span: a part of the answer, by its text or its token numbers; see `attnflow.capture.prompt.find_span`. The
+            default is the whole answer.
         unit: "token", "word", "sentence", "paragraph", "message" or "document".
-        verify: so many of the units that come first are really left out, and the others are fitted to them. The values are
-            then falls of the answer's log-probability, and ``parts`` says which are "verified" and which "estimated".
-        method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds); "fading" (how
-            fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one scale, see
-            `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer, residual, sinks
-            and edges as in `Trace`; or "gather" or "columns" of edges that are about the answer (`Trace.gather`; columns
-            takes every position for its own token).
-            The values of a unit's tokens are added up, but flow to a unit is the maximum flow from all of the span to all
-            of the unit, as `bottleneck` has it.
-        signed: parts of the log-odds ("answer_rows" is the default for it), what speaks against the answer negative, the
-            first token among them; of fading its slopes, and of both together their sum.
+        verify: the number of top units to leave out for real; the values of the others are fitted to these. The values
+            are then falls of the answer's log-probability, and ``parts`` says which are "verified" and which
+            "estimated".
+        method: "answer_rows" (answer edges: what the deciding positions read, as parts of the log-odds);
+            "answer_inputs" (for a prompt with an image: answer edges followed all the way down, to words and patches);
+            "fading" (how fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one
+            scale, see `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer,
+            residual, sinks and edges as in `Trace`; or "gather" or "columns" of edges that are about the answer
+            (`Trace.gather`; columns treats every position as its own token).
+            The values of a unit's tokens are added up, except for flow: flow to a unit is the maximum flow from the
+            whole span to the whole unit, as in `bottleneck`.
+        signed: return parts of the log-odds (the default method is then "answer_rows"), including the first token; what
+            counts against the answer is negative. For fading these are slopes, for "combined" the sum of both.
         """
         tokens = self._span(span)
         units = self._units(unit)
         if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
-            raise InputError(f"verify={verify!r:.60}: expected an int of at least 0, how many units are left out")
+            raise InputError(f"verify={verify!r:.60}: expected an int of at least 0, the number of units to leave out")
         if not isinstance(signed, bool):
             raise InputError(f"signed={signed!r:.60}: expected True or False")
         if method is None:
-            method = default_method(unit, signed=signed, fades=self._pass.frozen.fades)
-        if not isinstance(method, str) or method not in METHODS:
-            raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
-        if method == METHOD:
-            parts = self._rows.prompt
+            fades = not self._goes_down and self._pass.frozen.fades
+            method = INPUTS if self._goes_down else default_method(unit, signed=signed, fades=fades)
+        known = (INPUTS, *METHODS) if self._goes_down else METHODS
+        if not isinstance(method, str) or method not in known:
+            raise InputError(f"method={method!r}: expected one of {', '.join(map(repr, known))}")
+        if method in (METHOD, INPUTS):
+            rows = self._rows if method == INPUTS else self._rows_read
+            parts = rows.prompt
             groups = [*units.groups, units.rest(parts.shape[1])]
             if signed:
                 merged = by_units(parts[tokens].sum(0, dtype=np.float64), groups)
             else:
                 merged = mean_shares((parts[token] for token in tokens), groups, self._left_out)
-            about = {**self._evidence(tokens), "outside": float(merged[-1]), "values": LOG_ODDS if signed else SHARES}
-            about |= self._reliability(tokens, not signed)
+            sums = self._evidence(tokens, rows)
+            about = {**sums, "outside": float(merged[-1]), "values": LOG_ODDS if signed else SHARES}
+            about |= self._reliability(tokens, not signed) if rows is self._rows else {}
             merged = merged[:-1]
         elif method in (FADING, COMBINED):
             merged, about = self._by_fading(method, tokens, units, not signed)
-            if not signed and not verify:  # verifying goes by the order, in which negative values count too
+            if not signed and not verify:  # verify ranks the units, and negative values matter there
                 merged, about["values"] = shares(merged), SHARES
             about["outside"] = float(merged[-1])
             merged = merged[:-1]
         else:
             if signed:
-                raise InputError(
-                    f"signed goes with method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign"
-                )
+                raise InputError(f"signed needs method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign")
             values, about = self._graph.scores(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
             if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
@@ -180,10 +226,10 @@ class Answer:
         return self._result(method, merged, tokens, units, unit, about)
 
     def matrix(self, signed: bool = False) -> TokenAttention:
-        """One row for each answer token: what the position that decides it reads from the prompt and the answer so far.
+        """Return one row per answer token: what the position that decides it reads from the prompt and the answer so far.
 
-        The inputs are the tokens of both, told apart by ``parts``. Rows are shares; ``signed`` gives parts of each token's
-        log-odds, which add up to it with what ``provenance["evidence"]`` says sits in constants.
+        The inputs are the tokens of both; ``parts`` says which is which. Rows are shares. With ``signed`` they are
+        parts of each token's log-odds, which add up to it together with the constants in ``provenance["evidence"]``.
         """
         both = np.concatenate([self._rows.prompt, self._rows.answer], 1, dtype=np.float64)
         values = both if signed else shares(both, self._left_out)
@@ -193,11 +239,11 @@ class Answer:
         return self._over_both(values, list(range(len(self.ids))), about)
 
     def hops(self, hops: int | str = "all", span: Span | None = None, unit: str = "token") -> TokenAttention:
-        """What the prompt gave by way of the answer's own tokens: answer → reasoning → prompt.
+        """Return what the prompt gave to the answer, directly and through earlier tokens of the answer.
 
-        A share that a row of `matrix` gives to an earlier token of the answer is passed on by that token's own row, so many
-        times, or until all of it stands in the prompt ("all", one triangular solve). The inputs are the units of the
-        prompt and what is left on tokens of the answer.
+        A share that a row of `matrix` gives to an earlier answer token is passed on by that token's own row. This is
+        repeated ``hops`` times, or until everything has reached the prompt ("all", one triangular solve). The inputs
+        are the units of the prompt, and what is left on tokens of the answer.
         """
         if hops != "all" and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
             raise InputError(f'hops={hops!r}: expected an int of at least 0, or "all"')
@@ -212,11 +258,123 @@ class Answer:
         result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
         return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
 
-    def paths(self, limit: int = 10, span: Span | None = None) -> Paths:
-        """The strongest edges from positions that decide the answer to what they read, with their signs.
+    @property
+    def picture(self) -> Picture | None:
+        """Where the image is among the tokens of the prompt, row by row; None if there is none or its place is unknown."""
+        return self.prompt.picture
 
-        Each is an exact part of the log-odds of its answer token. The list also has the sums: ``explained`` by the edges
-        listed, of all ``edges``, what the deciding positions hold themselves (``own``) and what sits in ``constants``.
+    def patches(
+        self, span: Span | None = None, *, method: str | None = None, through: bool = True, signed: bool = False
+    ) -> Floats:
+        """Return what each patch of the image gave to the answer, ``[row, column]``: shares of what the whole prompt gave.
+
+        By default answer edges are followed all the way down, through all layers of the text and of the vision tower:
+        ``x0·∂y/∂x0``, where x0 enters the tower and y is the log-odds with attention, norm scales and gates held
+        constant. These parts and those of the words add up to the log-odds. A tower moves what it sees: a position of
+        the text need not hold what is at its place in the image.
+
+        span: a part of the answer, as in `sources`; a written word, for example. The result is the mean over its
+            tokens.
+        method: another method of `sources`, for comparison: it gives shares of positions in the text, and attention
+            rollout (`attnflow.capture.tower.Tower`) distributes these over the patches.
+        through: False stops at the places of the image in the text, by answer_rows or ``method``.
+        signed: return parts of the log-odds; what counts against the answer is negative. Only without method and
+            through.
+        """
+        if not self.prompt.image:
+            raise InputError("this prompt has no image: give image= to Model.answer")
+        if signed and (method is not None or not through):
+            raise InputError(
+                "signed works only for answer edges followed all the way down: leave out method and through"
+            )
+        if through and method is None:
+            return self._map(span, signed)
+        picture = self.prompt.picture
+        if picture is None:
+            raise InputError(
+                "no position of this prompt stands for a place of the image: query tokens read all of it, or the model "
+                "reads it in several crops. Leave out method and through"
+            )
+        row = self.sources(span, method=METHOD if method is None else method).row()
+        if not through:
+            return np.asarray(picture.laid_out(row), np.float64)
+        if self.tower is None:
+            raise InputError(
+                "the attention of the vision tower was not captured, or the tower passes on states of several layers: "
+                "leave out method, or give through=False"
+            )
+        return self.tower.patches(row)
+
+    def _map(self, span: Span | None, signed: bool) -> Floats:
+        wiring = self._wiring
+        if wiring is None:
+            raise InputError(
+                "patches of the image cannot be matched to inputs of this model's vision tower: it reads the image in "
+                "several crops, or has no tower that can be watched. sources() gives shares of positions instead"
+            )
+        below = [self._below(token) for token in self._span(span)]
+        some = [self._patch_shares(one, wiring, signed) for one in below]
+        counted = [one for one in some if one.any()] or some  # a token without any support does not count
+        total = sum(some) if signed else sum(counted) / len(counted)
+        return np.asarray(total, np.float64).reshape(wiring.rows, wiring.columns)
+
+    def _patch_shares(self, below: Below, wiring: Wiring, signed: bool) -> Floats:
+        """Return what one answer token gets from each patch."""
+        tower, chosen = below.tower.cpu().numpy(), wiring.patch >= 0
+        patches: Floats = np.bincount(wiring.patch[chosen], tower[chosen], wiring.rows * wiring.columns).astype(
+            np.float64
+        )
+        if signed:
+            return patches
+        words = below.text.cpu().numpy()[: len(self.prompt.ids)].copy()
+        words[self._left_out] = 0
+        rest = np.concatenate([words, tower[~chosen]])
+        total = float(np.maximum(patches, 0).sum() + np.maximum(rest, 0).sum())
+        return np.asarray(np.maximum(patches, 0) / (total or 1.0))
+
+    @cached_property
+    def _wiring(self) -> Wiring | None:
+        return wired(self.model, self.prompt.tensors, self.prompt.image)
+
+    @cached_property
+    def _whole_way(self) -> AnswerPass:
+        """The pass whose gradients continue down through the vision tower."""
+        assert self._wiring is not None
+        return run_answer(
+            self.model, self.prompt.ids, replace(self.writing, ids=self.ids), beside=self.prompt.tensors,
+            tower=self._wiring.path, image=self.prompt.image,
+        )  # fmt: skip
+
+    @cached_property
+    def _belows(self) -> dict[int, Below]:
+        return {}
+
+    def _below(self, token: int) -> Below:
+        if token not in self._belows:
+            self._belows[token] = self._whole_way.below([token])
+        return self._belows[token]
+
+    @property
+    def tower(self) -> Tower | None:
+        """The vision tower below the image of the prompt, from a separate pass."""
+        return self._graph.attention.tower
+
+    @cached_property
+    def visual_sinks(self) -> tuple[int, ...]:
+        """Places of the image that take attention whatever the prompt asks, numbered row by row.
+
+        They are sinks of some layer of the text (`attnflow.sinks.sink_positions`).
+        """
+        if self.prompt.picture is None:
+            return ()
+        sinks = set(self._graph.attention.sinks() or ())
+        return tuple(number for number, place in enumerate(self.prompt.picture.places) if place in sinks)
+
+    def paths(self, limit: int = 10, span: Span | None = None) -> Paths:
+        """Return the strongest edges from the positions that decide the answer to what they read, with their signs.
+
+        Each edge is an exact part of the log-odds of its answer token. The list also has sums: ``explained`` over the
+        listed edges, ``edges`` over all, ``own`` for what the deciding positions hold themselves, and ``constants``.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit={limit!r}: expected an int of at least 1")
@@ -232,7 +390,7 @@ class Answer:
             part, place = ("prompt", key) if key < n else ("answer", key - n)
             value = float(values[l, row, key])
             paths.append(Path(self.tokens[tokens[row]], tokens[row], l, both[key], place, part, value))
-        sums = self._evidence(tokens)["evidence"]
+        sums = self._evidence(tokens, self._rows_read)["evidence"]
         edges = float(values.sum())
         own = sums["prompt"] + sums["answer"] - edges
         return Paths([path for path in paths if path.value != 0], sums["log_odds"], edges, own, sums["constants"])
@@ -246,14 +404,15 @@ class Answer:
         how: str = "remove",
         replacement: str | int | None = None,
     ) -> TokenAttention:
-        """How much the log-probability of the answer falls without each unit: exact, one pass a unit.
+        """Return how much the log-probability of the answer falls without each unit: exact, one pass per unit.
 
-        only: leave out this unit alone, by its number or a part of its text that no other has.
-        how: "remove" writes the prompt without it, "mask" hides it from attention, "replace" puts another token
-            (replacement) for each of its tokens. A negative value: the answer is likelier without.
+        only: leave out this unit alone, by its number or by a part of its text that no other unit has.
+        how: "remove" deletes the unit from the prompt, "mask" hides it from attention, "replace" substitutes another
+            token (replacement) for each of its tokens. A negative value means that the answer is likelier without the
+            unit.
         """
         if replacement is not None and how != "replace":
-            raise InputError(f"replacement={replacement!r:.60} goes with how='replace', and how is {how!r:.60}")
+            raise InputError(f"replacement={replacement!r:.60} needs how='replace', and how is {how!r:.60}")
         tokens, units = self._span(span), self._units(unit)
         if only is not None:
             number = units.number(only)
@@ -267,13 +426,13 @@ class Answer:
     def bottleneck(
         self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer"
     ) -> Bottleneck:
-        """The maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
+        """Return the maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
 
-        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly; the cut names units,
-        the span and single tokens.
+        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly. The cut names
+        units, the span and single tokens.
 
-        to: the unit's number, or a part of its text that no other has.
-        edges: "answer" takes what speaks for the answer along each edge as capacity, in log-odds; "attention" takes the
+        to: the unit's number, or a part of its text that no other unit has.
+        edges: "answer" uses the support for the answer along each edge as capacity, in log-odds; "attention" uses the
             paper's graph.
         """
         return self._graph.bottleneck(self._units(unit), to, self._span(span), edges)
@@ -287,9 +446,9 @@ class Answer:
         method: str | None = None,
         file: IO[str] | None = None,
     ) -> None:
-        """Print prompt and answer with the sources shaded, and the units that gave most, in the terminal or into a file.
+        """Print prompt and answer with the sources shaded, and the top units, to the terminal or a file.
 
-        unit, verify, method: of the table of units, as in `sources`; tokens are shaded by answer rows.
+        unit, verify, method: for the table of units, as in `sources`. Tokens are shaded by answer rows.
         """
         self._view(method).show(span, unit, verify, file)
 
@@ -301,21 +460,21 @@ class Answer:
         span: Span | None = None,
         method: str | None = None,
     ) -> None:
-        """Write a file, whole or not at all: .html is a page, .json everything, .csv and .parquet the sources.
+        """Write a file, whole or not at all: .html is a page, .json has everything, .csv and .parquet have the sources.
 
-        unit, verify, span, method: as in `sources`. A page opens with unit and span, and has each unit's default method for
-        every span; method="answer_rows" makes one faster, by that alone.
+        unit, verify, span, method: as in `sources`. A page opens at unit and span; it has each unit's default method
+        for every span. method="answer_rows" computes only that, which is faster.
         """
         self._view(method).save(path, unit, verify, span)
 
     def to_dict(
         self, unit: str = "sentence", verify: int = 0, span: Span | None = None, method: str | None = None
     ) -> dict[str, Any]:
-        """Everything, as a .json file stores it; the sources are those of the span."""
+        """Return everything that a .json file contains; the sources are those of the span."""
         return self._view(method).to_dict(unit, verify, span)
 
     def to_pandas(self, span: Span | None = None, unit: str = "token", method: str | None = None) -> DataFrame:
-        """The sources, one row a unit. Needs pandas."""
+        """Return the sources as a data frame, one row per unit. Needs pandas."""
         return self.sources(span, unit, method=method).to_pandas()
 
     def __rich__(self) -> RenderableType:
@@ -338,15 +497,16 @@ class Answer:
 
     @property
     def _left_out(self) -> list[int]:
-        """The first token of a decoder: attention goes there that has nowhere to go."""
-        return [0] if not self._pass.two_stacks and len(self.prompt.ids) > 1 else []
+        """The first token of a decoder: it takes the attention that has nowhere else to go."""
+        return [0] if not self._pass.two_stacks and self._pass.causal and len(self.prompt.ids) > 1 else []
 
-    def _evidence(self, span: Sequence[int] | None = None) -> dict[str, Any]:
-        """How the log-odds of the span split, in sums; all numbers of the result are parts of these."""
-        rows, tokens = self._rows, list(range(len(self.ids)) if span is None else span)
+    def _evidence(self, span: Sequence[int] | None = None, of: Parts | None = None) -> dict[str, Any]:
+        """Return sums over the parts of the span's log-odds. of: rows of another method than the default one."""
+        rows, tokens = of or self._rows, list(range(len(self.ids)) if span is None else span)
         odds, prompt, answer = (float(x[tokens].sum()) for x in (rows.log_odds, rows.prompt.sum(1), rows.answer.sum(1)))
         sums = {"log_odds": odds, "prompt": prompt, "answer": answer}
-        # those of all rows are computed by themselves, so that the sum can be checked; of a span they are what is left
+        # the constants of all rows are computed separately, so that the sum can be checked; those of a span are the
+        # rest
         rest = odds - sums["prompt"] - sums["answer"]
         sums["constants"] = rows.rest if len(tokens) == len(self.ids) else rest
         if self._left_out:
@@ -355,11 +515,12 @@ class Answer:
 
     @cached_property
     def _sizes(self) -> Floats:
-        """[answer token, 3]: what of the prompt speaks for each token, against it, and for it at the first token."""
+        """[answer token, 3]: support for each token, what counts against it, and its support at the first token."""
+
         return np.array([for_and_against(row, self._left_out) for row in self._rows.prompt])
 
     def _notes(self, tokens: Sequence[int], shares: bool) -> dict[str, str]:
-        """What speaks against reading the sources of these answer tokens."""
+        """Return why the sources of these answer tokens should not be read as they are."""
         speaks_for, against, first = self._sizes[list(tokens)].sum(0).tolist()
         each = float(np.exp(self.log_probabilities[list(tokens)].mean()))
         return evidence_notes(speaks_for, against, first, self._rows.gap, each, "positive" if shares else "none")
@@ -369,6 +530,11 @@ class Answer:
         return {"reliability": notes} if notes else {}
 
     def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
+        if self.prompt.tensors:
+            raise InputError(
+                "parts of a prompt with an image cannot be left out: the model counts the tokens that stand for the image. "
+                "sources() and patches() need no leaving out"
+            )
         n, cache = len(self.prompt.ids), self.writing.cache
         if cache is not None and n > 1 and self.writing.source is None:
             cache = reading_cache(cache, n - 1, self.writing.item, self.writing.start)
@@ -385,7 +551,7 @@ class Answer:
         falls = (measured.whole[None] - measured.without)[:, list(tokens)].sum(1)
         values, verified = fit(estimates, dict(zip(first, falls.tolist(), strict=True)))
         whole = float(measured.whole[list(tokens)].sum())
-        about = {k: v for k, v in about.items() if k != "reliability"}  # what was really left out needs no estimate
+        about = {k: v for k, v in about.items() if k != "reliability"}  # the notes are about estimates
         about |= {"verify": count, "log_probability": whole, "values": FALLS}
         result = self._result("verified", values, tokens, units, unit, about)
         return replace(result, parts=tuple("verified" if v else "estimated" for v in verified))
@@ -393,21 +559,22 @@ class Answer:
     def _by_fading(
         self, method: str, tokens: Sequence[int], units: Units, as_shares: bool
     ) -> tuple[Floats, dict[str, Any]]:
-        """Signed values of each unit and of the tokens in none, and their provenance. as_shares: what they become."""
+        """Return signed values of each unit and of the tokens in none, and their provenance."""
+
         n = len(self.prompt.ids)
         groups = [*units.groups, units.rest(n)]
         faded = by_units(self._fading_pass.fading(tokens), groups)
         if method == FADING:
             return faded, {"values": SLOPES, **self._reliability(tokens, shares=False)}
-        parts = self._rows.prompt[tokens].sum(0, dtype=np.float64)
+        parts = self._rows_read.prompt[tokens].sum(0, dtype=np.float64)
         parts[list(self._left_out)] = 0
-        about = {**self._evidence(tokens), "values": RELATIVE, **self._reliability(tokens, as_shares)}
+        about = {**self._evidence(tokens, self._rows_read), "values": RELATIVE, **self._reliability(tokens, as_shares)}
         return combined(by_units(parts, groups), faded, len(units.groups)), about
 
     def _result(
         self, method: str, values: Floats, tokens: Sequence[int], units: Units, unit: str, about: Mapping[str, Any]
     ) -> TokenAttention:
-        """A row over units of the prompt."""
+        """Return a result with one row over units of the prompt."""
         alone = unit == "token" and len(units.texts) == len(self.prompt.ids)
         count = len(units.texts)
         if not about.get("reliability") and (notes := list(tie_notes(np.asarray(values, np.float64), method).values())):
@@ -427,12 +594,12 @@ class Answer:
         )
 
     def _over_both(self, values: Floats, tokens: Sequence[int], about: Mapping[str, Any]) -> TokenAttention:
-        """A row for each of these answer tokens, over tokens of the prompt and of the answer."""
+        """Return a result with one row per answer token, over tokens of the prompt and of the answer."""
         prompt, answer = self.prompt, self.labels
         shift = len(prompt.word_texts)
         return TokenAttention(
             values=np.asarray(values, np.float64)[None],
-            method=METHOD,
+            method=INPUTS if self._goes_down else METHOD,
             layers=(self._layer_count - 1,),
             queries=tuple(tokens),
             query_tokens=tuple(self.tokens[i] for i in tokens),

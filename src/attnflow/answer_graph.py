@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from attnflow.answer_paths import Bottleneck, named
 from attnflow.answer_rows import Units
 from attnflow.capture.answer_pass import log_odds
-from attnflow.capture.encode import decoder_start
+from attnflow.capture.encode import decoder_start, wired
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Residual
 from attnflow.capture.prompt import AnswerLabels, Prompt
@@ -28,26 +30,33 @@ from attnflow.trace import Trace
 Floats = NDArray[np.float64]
 
 GRAPH_TOKENS = 4096
-"""Methods that need the whole attention graph, a matrix a layer, take texts up to this length."""
+"""The longest text, in tokens, for methods that need the whole attention graph, one matrix per layer."""
 
 KEPT = ("residual", "edges", "sinks", "reliability", "heads", "captured")
-"""What a result keeps of the provenance of the graph's own."""
+"""The fields that a result keeps from the provenance of the graph."""
 
 
 @dataclass(frozen=True)
 class AnswerGraph:
-    """A prompt and its answer in one graph. two_stacks: the model is an encoder-decoder."""
+    """A prompt and its answer in one graph. two_stacks: whether the model is an encoder-decoder. beside: the tensors of an
+    image that go with the tokens."""
 
     model: Runner
     prompt: Prompt
     ids: tuple[int, ...]
     labels: AnswerLabels
     two_stacks: bool
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @cached_property
+    def attention(self) -> Trace:
+        """The graph of attention itself."""
+        return self._trace(None, range(len(self.ids)))
 
     def scores(
         self, method: str, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
     ) -> tuple[Floats, dict[str, Any]]:
-        """The mean over the positions that decide the span, of what the graph gives each token of the prompt."""
+        """Return what the graph gives each token of the prompt: the mean over the positions that decide the span."""
         n = len(self.prompt.ids)
         if method in ("gather", "columns"):
             gathered = self._trace(edges or "answer", tokens).gather(1.0 if method == "columns" else None)
@@ -63,7 +72,7 @@ class AnswerGraph:
     def flow_to(
         self, units: Units, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
     ) -> Floats:
-        """The maximum flow from the span to each unit, all merged before it is solved; a unit that only decides has 0."""
+        """Return the maximum flow from the span to each unit, merged before solving; a unit that only decides gets 0."""
         if self.two_stacks:
             raise InputError(
                 'flow to units needs one stack of layers, and an encoder-decoder has two: give unit="token"'
@@ -78,16 +87,16 @@ class AnswerGraph:
         return values
 
     def bottleneck(self, units: Units, to: int | str, tokens: Sequence[int], edges: str) -> Bottleneck:
-        """The maximum flow from the span to one unit, with its minimum cut."""
+        """Return the maximum flow from the span to one unit, with its minimum cut."""
         number = units.number(to)
         if edges not in ("answer", "attention"):
             raise InputError(f'edges={edges!r}: expected "answer" or "attention"')
         if self.two_stacks:
-            raise InputError("the bottleneck is found in one stack of layers, and an encoder-decoder has two")
+            raise InputError("the bottleneck needs one stack of layers, and an encoder-decoder has two")
         trace = self._trace("answer" if edges == "answer" else None, tokens)
         groups, deciding, order = self._merging(units, tokens, len(trace.tokens))
         if not groups[number]:
-            raise InputError(f"unit {number} is where the answer is decided: choose another")
+            raise InputError(f"unit {number} contains the position that decides the answer: choose another")
         if edges == "attention":
             graph = merge(np.stack(list(trace.graph())), order)
         else:
@@ -102,7 +111,7 @@ class AnswerGraph:
     def _merging(
         self, units: Units, tokens: Sequence[int], length: int
     ) -> tuple[list[list[int]], list[int], list[list[int]]]:
-        """Units without the positions that decide the span, these positions, and all nodes of the merged graph."""
+        """Return the units without the positions that decide the span, these positions, and all merged nodes."""
         deciding = [len(self.prompt.ids) - 1 + t for t in tokens]
         groups = [[i for i in group if i not in deciding] for group in units.groups]
         apart = {i for group in groups for i in group} | set(deciding)
@@ -112,8 +121,8 @@ class AnswerGraph:
         length = len(self.prompt.ids) + len(self.ids)
         if length > GRAPH_TOKENS:
             raise InputError(
-                f"prompt and answer have {length} tokens, and the attention graph is kept for {GRAPH_TOKENS} at most: "
-                "method='answer_rows' needs no graph"
+                f"prompt and answer have {length} tokens, and the attention graph takes at most {GRAPH_TOKENS}: use "
+                "method='answer_rows', which needs no graph"
             )
         rows = slice(0, len(self.ids)) if self.two_stacks else slice(len(self.prompt.ids) - 1, length - 1)
         score = log_odds(rows, self.ids, [float(i in tokens) for i in range(len(self.ids))])
@@ -121,7 +130,7 @@ class AnswerGraph:
         return Trace.of(traced_encoding(self.model, self._encoded(), edges, score, name))
 
     def _encoded(self) -> Encoded:
-        """Prompt and answer, without its last token, which nothing reads."""
+        """Return prompt and answer without the last token, which nothing reads."""
         prompt, answer, keep = self.prompt, self.labels, len(self.ids) - 1
         written = list(self.ids[:keep])
         if self.two_stacks:
@@ -139,7 +148,8 @@ class AnswerGraph:
         shift = len(prompt.word_texts)
         words = tuple(None if w is None else w + shift for w in answer.word_ids[:keep])
         return Encoded(
-            {"input_ids": torch.tensor([[*prompt.ids, *written]])}, (*prompt.tokens, *answer.tokens[:keep]),
+            {"input_ids": torch.tensor([[*prompt.ids, *written]]), **self.beside}, (*prompt.tokens, *answer.tokens[:keep]),
             (*prompt.special, *answer.special[:keep]), (*prompt.word_ids, *words),
-            (*prompt.word_texts, *answer.word_texts), prompt.text + answer.text,
+            (*prompt.word_texts, *answer.word_texts), prompt.text + answer.text, picture=prompt.picture,
+            wiring=wired(self.model, self.beside, prompt.image),
         )  # fmt: skip

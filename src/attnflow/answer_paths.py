@@ -1,4 +1,4 @@
-"""What carries an answer: its strongest edges, and the narrowest place on the way to a unit of the prompt."""
+"""What carries an answer: its strongest edges, and the bottleneck on the way to a unit of the prompt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnflow.flow import MaxFlow
 
 
 class Path(NamedTuple):
-    """One edge from the position that decides an answer token to a token that it reads, and its part of the log-odds."""
+    """One edge from the position that decides an answer token to a token it reads, and its part of the log-odds."""
 
     answer_token: str
     answer_position: int
@@ -22,10 +22,12 @@ class Path(NamedTuple):
 
 
 class Paths(list[Path]):
-    """The strongest edges of a span, and what they are parts of.
+    """The strongest edges of a span, with the sums they are part of.
 
-    log_odds: of the span. edges: the sum over all edges, also those that are not listed. own: what the deciding positions
-    hold themselves. constants: what biases hold. ``edges + own + constants`` is ``log_odds``.
+    log_odds: the log-odds of the span, which is ``edges + own + constants``.
+    edges: the sum over all edges, listed or not.
+    own: what the deciding positions hold themselves.
+    constants: what comes from biases.
     """
 
     def __init__(self, paths: Sequence[Path], log_odds: float, edges: float, own: float, constants: float) -> None:
@@ -34,7 +36,7 @@ class Paths(list[Path]):
 
     @property
     def explained(self) -> float:
-        """The sum over the edges that are listed."""
+        """The sum over the listed edges."""
         return sum(path.value for path in self)
 
 
@@ -49,10 +51,13 @@ class Narrow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Bottleneck:
-    """The maximum flow from a span to one unit of the prompt, and the narrowest place on its way.
+    """The maximum flow from a span to one unit of the prompt, with its minimum cut.
 
-    value: what flows. gap: how far the cut is from it; zero, up to rounding, proves both. span, unit: what it is between.
-    cut: the edges of a minimum cut, widest first, by name. flow: the flow itself, over merged nodes; nodes: their names.
+    value: the flow.
+    gap: its difference from the cut; zero, up to rounding, proves both.
+    span, unit: the two ends.
+    cut: the edges of a minimum cut by name, widest first.
+    flow, nodes: the flow itself, over merged nodes, and the names of these.
     """
 
     value: float
@@ -65,6 +70,6 @@ class Bottleneck:
 
 
 def named(flow: MaxFlow, nodes: Sequence[str], span: str) -> Bottleneck:
-    """A maximum flow with the names of its nodes."""
+    """Return a maximum flow with the names of its nodes."""
     cut = tuple(Narrow(edge.layer, nodes[edge.query], nodes[edge.key], edge.capacity) for edge in flow.cut)
     return Bottleneck(flow.value, flow.gap, span, nodes[flow.token], cut, flow, tuple(nodes))

@@ -1,4 +1,4 @@
-"""Rows of an answer as arrays: shares of signed parts, units of tokens, and what is passed on from token to token."""
+"""Rows of an answer as arrays: shares of signed parts, units of tokens, and hops from token to token."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class Units:
     groups: tuple[tuple[int, ...], ...]
 
     def rest(self, length: int) -> tuple[int, ...]:
-        """The tokens, of so many, that are in no unit."""
+        """Return the tokens below length that are in no unit."""
         members = {i for group in self.groups for i in group}
         return tuple(i for i in range(length) if i not in members)
 
     def number(self, unit: int | str) -> int:
-        """The unit that a user means, by its number or a part of its text that no other has."""
+        """Return the number of the unit with this number, or with this text in it and in no other unit."""
         count = len(self.texts)
         if isinstance(unit, int) and not isinstance(unit, bool):
             if -count <= unit < count:
                 return unit % count
-            raise InputError(f"there are {count} units, and none has the number {unit}: expected 0 to {count - 1}")
+            raise InputError(f"unit {unit} does not exist: there are {count} units, expected 0 to {count - 1}")
         places = [i for i, text in enumerate(self.texts) if isinstance(unit, str) and unit and unit in text]
         if len(places) == 1:
             return places[0]
         if places:
             listed = "; ".join(f"{i}: {self.texts[i]!r:.60}" for i in places[:9])
-            raise InputError(f"{unit!r:.60} stands in {len(places)} units: give the number of one, {listed}")
-        raise InputError(f"no unit of the prompt has {unit!r:.60} in it: give a part of its text, or its number")
+            raise InputError(f"{unit!r:.60} is in {len(places)} units: give the number of one, {listed}")
+        raise InputError(f"no unit of the prompt contains {unit!r:.60}: give a part of its text, or its number")
 
 
 def shares(parts: Floats, left_out: Sequence[int] = ()) -> Floats:
-    """Signed parts ``[..., token]`` as shares: cut off at zero, ``left_out`` tokens set to zero, divided by their sum.
+    """Return signed parts ``[..., token]`` as shares: cut off at zero, ``left_out`` tokens zero, divided by their sum.
 
     >>> shares(np.array([9.0, 3.0, -2.0, 1.0]), left_out=[0])
     array([0.  , 0.75, 0.  , 0.25])
@@ -56,9 +56,9 @@ def shares(parts: Floats, left_out: Sequence[int] = ()) -> Floats:
 
 
 def mean_shares(rows: Iterable[Floats], groups: Sequence[Sequence[int]], left_out: Sequence[int] = ()) -> Floats:
-    """The mean over rows of the shares of units: each row that has any counts alike. ``left_out`` tokens give nothing.
+    """Return the mean over rows of the shares of units. Rows without support do not count; ``left_out`` tokens are zero.
 
-    One row at a time: those of a long prompt are larger together than what a CPU has at hand.
+    Rows are read one at a time, because all rows of a long prompt do not fit into a CPU's cache.
 
     >>> mean_shares(np.array([[3.0, -2.0, 1.0], [-1.0, 2.0, 0.0]]), [(0,), (1,), (2,)])
     array([0.375, 0.5  , 0.125])
@@ -73,18 +73,18 @@ def mean_shares(rows: Iterable[Floats], groups: Sequence[Sequence[int]], left_ou
 
 
 FADED = 0.5
-"""What fading weighs beside what was read, both of size one. It was chosen on passages of even seeds; the task ablation of
-``python -m benchmarks.answers`` measures it on others."""
+"""The weight of fading relative to answer rows, both scaled to size one. It was chosen on passages of even seeds; the task
+ablation of ``python -m benchmarks.answers`` measures it on others."""
 
 
 def combined(read: Floats, faded: Floats, units: int | None = None) -> Floats:
-    """What was read from each unit and how fast the answer falls as attention to it fades, on one scale, signed.
+    """Return answer rows and fading of each unit on one scale, signed.
 
-    Each is divided by its root mean square over units. The two err differently: what is read counts values and no
-    competition, fading is a slope and hardly sees what a sure model would lose later.
+    Each is divided by its root mean square over units. The two err differently: answer rows count what is read but not
+    what competes with it, and fading is a slope, which hardly sees what a confident model would lose later.
 
-    read: signed parts of the log-odds. faded: slopes of log p. units: so many of these are units; what comes after them
-    is put on their scale.
+    read: signed parts of the log-odds. faded: slopes of log p. units: the number of leading entries that are units and set
+    the scale; the default is all.
 
     >>> combined(np.array([3.0, 1.0]), np.array([0.0, 2.0])).round(2).tolist()
     [1.34, 1.15]
@@ -98,7 +98,7 @@ def _level(values: Floats, units: int | None) -> Floats:
 
 
 def by_units(values: Floats, groups: Sequence[Sequence[int]]) -> Floats:
-    """The sum over the tokens of each unit: ``[..., token]`` to ``[..., unit]``.
+    """Return the sum over the tokens of each unit: ``[..., token]`` to ``[..., unit]``.
 
     >>> by_units(np.array([0.1, 0.2, 0.7]), [(0,), (1, 2)])
     array([0.1, 0.9])
@@ -117,7 +117,7 @@ def _summing(groups: Sequence[Sequence[int]]) -> Callable[[Floats], Floats]:
     def unit_sums(values: Floats) -> Floats:
         sums = np.zeros((*values.shape[:-1], len(groups)))
         if len(tokens):
-            # most units cover the text in its order: no copy
+            # most units cover the text in order: avoid the copy
             chosen = values if in_order and len(tokens) == values.shape[-1] else values[..., tokens]
             alone = len(tokens) == len(starts)
             sums[..., places] = chosen if alone else np.add.reduceat(chosen, starts, -1, dtype=np.float64)
@@ -127,11 +127,11 @@ def _summing(groups: Sequence[Sequence[int]]) -> Callable[[Floats], Floats]:
 
 
 def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tuple[Floats, Floats]:
-    """What stands in the prompt, and what is left on answer tokens, after so many hops.
+    """Return what has reached the prompt, and what is left on answer tokens, after some hops.
 
     start: ``[prompt token | answer token]``. rows: the same for each answer token, which gives to tokens before it.
-    One hop passes what stands on answer tokens on by their rows: ``p + a·P`` and ``a·R``, for rows ``[P | R]``. All hops
-    are the limit ``p + a·(1 - R)⁻¹·P``, with nothing left.
+    One hop passes what is on answer tokens on by their rows: ``p + a·P`` and ``a·R``, for rows ``[P | R]``. All hops are
+    the limit ``p + a·(1 - R)⁻¹·P``, with nothing left.
     """
     at_prompt, at_answer = start[:prompt].copy(), start[prompt:].copy()
     to_prompt, to_answer = rows[:, :prompt], rows[:, prompt:]
@@ -139,6 +139,6 @@ def passed_on(start: Floats, rows: Floats, prompt: int, hops: int | str) -> tupl
         passing = torch.from_numpy((np.eye(len(to_answer)) - to_answer).T.copy())
         through = torch.linalg.solve_triangular(passing, torch.from_numpy(at_answer)[:, None], upper=True)
         return at_prompt + through[:, 0].numpy() @ to_prompt, np.zeros_like(at_answer)
-    for _ in range(min(int(hops), len(to_answer))):  # a chain through the answer is no longer than it
+    for _ in range(min(int(hops), len(to_answer))):  # no chain through the answer is longer than the answer
         at_prompt, at_answer = at_prompt + at_answer @ to_prompt, at_answer @ to_answer
     return at_prompt, at_answer

@@ -1,4 +1,4 @@
-"""The views of a trace that are about the model's answer: what the answer took from each input, by its edges."""
+"""Views of a trace that are about the model's answer: what the answer took from each input, by its edges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 from attnflow.selection import Query
 from attnflow.source_methods import INPUTS, METHOD, trace_method
-from attnflow.trace_results import notes_of_rows, result_of
+from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of
 
 if TYPE_CHECKING:
     from attnflow.trace import Trace
@@ -25,52 +25,57 @@ def gather(trace: Trace, residual: float | None, receptive_field: str | None) ->
     """See `attnflow.Trace.gather`."""
     share = gather_residual(len(trace.ends), residual)
     values = to_numpy(gathered(trace, share, receptive_field))[None, None]
-    rows, top = [trace.first_query + (trace.default_query or 0)], [len(trace.ends) - 1]
-    notes = notes_of_rows(trace, "gather", values[-1], top, rows)
-    return result_of(trace, "gather", values, top, rows, {"residual": share}, words=False, notes=notes)
+    chosen, top = natural(trace), [len(trace.ends) - 1]
+    notes = notes_of_rows(trace, "gather", values[-1], top, chosen)
+    return result_of(trace, "gather", values, top, chosen, {"residual": share}, words=False, notes=notes)
 
 
 def _answered(trace: Trace) -> Inside:
-    """What a trace with answer edges kept."""
+    """Return what a trace with answer edges kept."""
     if trace.inside is None or trace.inside.find_evidence is None:
-        raise InputError('this trace has no answer edges: trace the text with edges="answer"; words() comes after them')
+        raise InputError('this trace has no answer edges: trace the text with edges="answer"; call words() afterwards')
     return trace.inside
 
 
 def answer_rows(trace: Trace, query: Query, signed: Signed) -> TokenAttention:
     """See `attnflow.Trace.answer_rows`."""
     seen = _answered(trace)
-    rows = [trace.first_query + i for i in trace.query_positions(seen.place if query is None else query)]
+    if query is None and seen.place is None and trace.pooled is not None:
+        chosen = natural(trace)
+        rows = chosen.rows or list(range(len(trace.tokens)))
+    else:
+        rows = [trace.first_query + i for i in trace.query_positions(seen.place if query is None else query)]
+        chosen = Chosen(rows[:1])
     parts = edge_rows(trace, rows).clone()
     if seen.causal:
-        # what a position reads from itself stays there: what it holds at the bottom is what ends there
+        # what a position reads from itself stays there, so its part is what it holds at the bottom
         parts[rows] = seen.evidence.own[rows]
-    return _shown(trace, METHOD, parts, rows, signed)
+    return _shown(trace, METHOD, parts, chosen, signed)
 
 
 def answer_inputs(trace: Trace, signed: Signed) -> TokenAttention:
     """See `attnflow.Trace.answer_inputs`."""
     seen = _answered(trace)
-    place = trace.default_query if seen.place is None else seen.place
-    rows = [trace.first_query + (place or 0)]
-    return _shown(trace, INPUTS, seen.evidence.own.clone(), rows, signed)
+    chosen = natural(trace) if seen.place is None else Chosen([trace.first_query + seen.place])
+    return _shown(trace, INPUTS, seen.evidence.own.clone(), chosen, signed)
 
 
 def sources(trace: Trace) -> TokenAttention:
     """See `attnflow.Trace.sources`."""
     about = _answered(trace).answer or {}
-    if trace_method(about.get("kind")) == INPUTS:
+    # a vision tower moves what it sees, so only following the edges all the way down finds the patches
+    if trace.picture is not None or trace_method(about.get("kind")) == INPUTS:
         return answer_inputs(trace, "shares")
     return answer_rows(trace, None, False)
 
 
-def _shown(trace: Trace, method: str, parts: Tensor, rows: list[int], signed: Signed) -> TokenAttention:
-    """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
+def _shown(trace: Trace, method: str, parts: Tensor, chosen: Chosen, signed: Signed) -> TokenAttention:
+    """Return parts [input] of the answer's log-odds, signed or as shares, with their notes."""
     seen = _answered(trace)
     evidence = seen.evidence
     sums = evidence_sums(method, parts, evidence.y, evidence.constants, evidence.gap, seen.causal)
     parts, said = answer_values(parts, seen.causal, evidence.gap, trace.provenance, signed)
     top, values = [len(trace.ends) - 1], to_numpy(parts)[None, None]
-    notes = [{**own, **said} for own in notes_of_rows(trace, method, values[-1], top, rows[:1])]
-    result = result_of(trace, method, values, top, rows[:1], {"signed": signed}, words=False, notes=notes)
+    notes = [{**own, **said} for own in notes_of_rows(trace, method, values[-1], top, chosen)]
+    result = result_of(trace, method, values, top, chosen, {"signed": signed}, words=False, notes=notes)
     return replace(result, provenance={**result.provenance, **values_named(signed, trace.provenance), "evidence": sums})

@@ -1,4 +1,4 @@
-"""How `Model.answer` makes an `Answer`: the prompt is read, and the model writes, or the answer is taken as it is."""
+"""How `Model.answer` makes an `Answer`: it reads the prompt, and lets the model write or takes the answer as given."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from attnflow.answer import Answer
 from attnflow.capture.encode import decoder_limit
 from attnflow.capture.generate import Growth, Progress, Written, check_count, check_writer, write
 from attnflow.capture.kv_cache import snapshot
+from attnflow.capture.picture_prompt import read_picture_prompt
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
 from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Runner
@@ -23,21 +24,21 @@ from attnflow.errors import InputError, TextError
 from attnflow.source_methods import TOKENS as TOKENS
 
 BATCH = 8
-"""Prompts that the model answers together."""
+"""The number of prompts that the model answers at once."""
 
 WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
-"""Kinds of tensors that token numbers come in."""
+"""The dtypes of tensors of token numbers."""
 
 LONG_PROMPT = 8
-"""An answer that repeats a prompt of so many tokens is no answer: somebody gave the whole text."""
+"""An answer that begins with a prompt of at least this many tokens is taken for the whole text, which is a mistake."""
 
 CHECKED = 32
-"""Tokens of a prompt for which the cache that writing left is compared with what the model computes without."""
+"""The number of prompt tokens for which the cache left by generation is compared with a pass without a cache."""
 
 Messages = Sequence[Mapping[str, str]]
 PromptLike = str | Messages | Sequence[int] | Tensor | Prompt
 Watch = Callable[[Answer], None]
-"""Is called with the answer so far, while it is written."""
+"""A function that is called with the answer so far, while it is written."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,22 @@ class Reading:
     documents: Mapping[str, str] | None
     system: str | None
     interpret_special: bool
+    image: Any = None
 
     def prompt(self, model: Runner, prompt: Any) -> Prompt:
         if isinstance(prompt, Prompt):
             return prompt
+        if self.image is not None:
+            if _is_ids(prompt) or self.documents:
+                raise InputError(
+                    "an image needs a text or messages as its prompt, and no documents: leave one of them out"
+                )
+            return read_picture_prompt(
+                model, prompt, self.image, system=self.system, interpret_special=self.interpret_special
+            )
         if _is_ids(prompt):
             if self.documents or self.system is not None:
-                raise InputError("documents and system go with a text or messages, and this prompt is made of tokens")
+                raise InputError("documents and system need a text or messages, and this prompt is made of tokens")
             return prompt_of_ids(model, _numbers(prompt))
         return read_prompt(
             model, prompt, documents=self.documents, system=self.system, interpret_special=self.interpret_special
@@ -70,17 +80,17 @@ def answer_one(
     progress: Progress | None,
     watch: Watch | None = None,
 ) -> Answer:
-    """The answer to one prompt."""
+    """Return the answer to one prompt."""
     check_writer(model)
     if watch is not None:
         check_alone(model.model, "watch is called by each process's own clock")
     read = reading.prompt(model, prompt)
     if answer is None:
         if cache is not None:
-            raise InputError("cache goes with answer=, the tokens that were written with it: give both")
+            raise InputError("cache needs answer=, the tokens that were written with it: give both")
         return _wanted(_written(model, [read], max_new_tokens, progress, watch)[0])
     if watch is not None:
-        raise InputError("watch goes with an answer that the model writes, and this one is given: leave either out")
+        raise InputError("watch needs an answer that the model writes, and this one is given: leave either out")
     return _given(model, read, answer, cache, progress)
 
 
@@ -92,7 +102,7 @@ def answer_many(
     reading: Reading,
     progress: Progress | None,
 ) -> list[Answer]:
-    """The answers to several prompts, which the model writes in batches."""
+    """Return the answers to several prompts, which the model writes in batches."""
     check_writer(model)
     read = [reading.prompt(model, prompt) for prompt in prompts]
     if answers is not None:
@@ -107,7 +117,7 @@ def answer_many(
 def written_answers(
     model: Runner, prompts: Sequence[Prompt], max_new_tokens: int, progress: Progress | None = None
 ) -> list[Answer | InputError]:
-    """What the model writes to each of several prompts, in batches; why there is nothing, where there is not."""
+    """Return what the model writes for each of several prompts, in batches; an error for each that failed."""
     batches = [prompts[i : i + BATCH] for i in range(0, len(prompts), BATCH)]
     return [answer for batch in batches for answer in _written(model, batch, max_new_tokens, progress)]
 
@@ -119,7 +129,7 @@ def _wanted(answer: Answer | InputError) -> Answer:
 
 
 def is_several(prompt: Any) -> bool:
-    """Whether this is a list of prompts, and not one made of messages or tokens."""
+    """Return whether this is a list of prompts, not one prompt made of messages or tokens."""
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], str | list | Tensor)
 
 
@@ -156,7 +166,7 @@ def _written(
     progress: Progress | None,
     watch: Watch | None = None,
 ) -> list[Answer | InputError]:
-    """What the model writes to prompts of one batch, or why not. watch: of one prompt."""
+    """Return what the model writes for the prompts of one batch, or errors. watch: only for one prompt."""
     check_count(max_new_tokens)
     growth = None if watch is None else _growth(model, prompts[0], watch)
     limit = model.limit()
@@ -167,13 +177,15 @@ def _written(
         if limit is not None and not two_stacks and len(prompt.ids) >= limit:
             answers[number] = TextError.of(
                 "too long",
-                f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: no room for an answer",
+                f"the prompt has {len(prompt.ids)} tokens and the model takes {limit}: there is no room for an answer",
             )
         room = decoder_limit(model) if two_stacks else None if limit is None else limit - len(prompt.ids)
         rooms.append(max_new_tokens if room is None else min(max_new_tokens, room))
-    for room in dict.fromkeys(rooms):  # a long prompt must not cut the answers to others short
+    for room in dict.fromkeys(rooms):  # a long prompt must not shorten the answers to others
         numbers = [number for number, other in enumerate(rooms) if other == room and number not in answers]
-        texts = write(model, [prompts[number].ids for number in numbers], room, progress, growth) if numbers else []
+        beside = prompts[numbers[0]].tensors if numbers else None  # a prompt with an image is alone in its batch
+        ids = [prompts[number].ids for number in numbers]
+        texts = write(model, ids, room, progress, growth, beside) if numbers else []
         for number, written in zip(numbers, texts, strict=True):
             answers[number] = _answer(model, prompts[number], written, progress)
     return [answers[number] for number in range(len(prompts))]
@@ -183,23 +195,23 @@ def _answer(model: Runner, prompt: Prompt, written: Written, progress: Progress 
     if not written.ids:
         return TextError.of(
             "answer",
-            "the model writes nothing: its first token ends the text. Ask otherwise, or give answer=, a text to explain",
+            "the model writes nothing: its first token ends the text. Change the prompt, or give a text as answer=",
         )
-    if not _is_usable(model, prompt, written):
+    if prompt.tensors or not _is_usable(model, prompt, written):
         written = replace(written, cache=None)
     return Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written, progress)
 
 
 def _is_usable(model: Runner, prompt: Prompt, written: Written) -> bool:
-    """Whether the cache that writing left holds what the model computes without one."""
+    """Return whether the cache left by generation contains what the model computes without a cache."""
     some = prompt.ids[:CHECKED]
     return written.cache is not None and is_same(model, written.cache, some, written.item, written.start)
 
 
 def _growth(model: Runner, prompt: Prompt, watch: Watch) -> Growth:
-    """Calls ``watch`` with the answer at its first token, and then whenever writing has taken as long as the last call.
+    """Call ``watch`` with the answer at its first token, and again whenever writing has taken as long as the last call.
 
-    So explaining an answer while it grows takes as long as writing it, at most. Each call goes on from the one before.
+    Explaining an answer while it grows thus takes at most as long as writing it. Each call reuses the results of the last.
     """
     two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
     earlier: Answer | None = None
@@ -211,13 +223,14 @@ def _growth(model: Runner, prompt: Prompt, watch: Watch) -> Growth:
         begun = time.monotonic()
         if earlier is not None and begun - ended < took:
             return
-        usable = _is_usable(model, prompt, written) if usable is None else usable
+        usable = not prompt.tensors and _is_usable(model, prompt, written) if usable is None else usable
         writing = written if usable else replace(written, cache=None)
         labels = _labels(model, prompt, written.ids)
-        answer = Answer(model, prompt, written.ids, labels, True, writing, earlier=None if two_stacks else earlier)
+        known = None if two_stacks or prompt.tensors else earlier
+        answer = Answer(model, prompt, written.ids, labels, True, writing, earlier=known)
         watch(answer)
         ended = time.monotonic()
-        took = 0.0 if earlier is None else ended - begun  # the first time, the model is checked too
+        took = 0.0 if earlier is None else ended - begun  # the first call also checks the model
         earlier = answer
 
     return growth
@@ -230,12 +243,12 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
             raise InputError("the answer has no tokens: expected at least one")
         if strange := [i for i in ids if not 0 <= i < model.vocabulary()]:
             raise InputError(
-                f"the answer has the token {strange[0]}: expected numbers from 0 to {model.vocabulary() - 1}"
+                f"the answer contains token {strange[0]}: expected numbers from 0 to {model.vocabulary() - 1}"
             )
         if len(prompt.ids) >= LONG_PROMPT and list(ids[: len(prompt.ids)]) == list(prompt.ids):
             raise InputError(
-                f"the answer begins with all {len(prompt.ids)} tokens of the prompt: give those that come after them, of "
-                f"what generate returns sequences[0, {len(prompt.ids)}:]"
+                f"the answer begins with all {len(prompt.ids)} tokens of the prompt: give only the tokens after them, for "
+                f"example sequences[0, {len(prompt.ids)}:] of what generate returns"
             )
         if cache is not None and not getattr(model.config, "is_encoder_decoder", False):
             check_cache(model, cache, prompt.ids)
@@ -246,11 +259,11 @@ def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Pro
     if not answer.strip():
         raise TextError.of("answer", f"the answer {answer!r:.60} is empty: expected at least one word")
     if cache is not None:
-        raise InputError("cache goes with the tokens that were written with it: give answer= as token numbers")
+        raise InputError("cache needs the tokens that were written with it: give answer= as token numbers")
     if model.tokenizer is None:
         raise InputError("this model was wrapped without a tokenizer: give answer= as token numbers")
     choices = [plain_ids(model, answer)]
-    if _joins(prompt, answer):  # as part of a running text a word begins with a space
+    if _joins(prompt, answer):  # within a running text a word begins with a space
         choices.append(plain_ids(model, " " + answer))
     candidates = [_of(model, prompt, ids, None, progress) for ids in dict.fromkeys(map(tuple, choices))]
     return max(candidates, key=lambda candidate: float(candidate.log_probabilities.sum()))
@@ -274,7 +287,7 @@ def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any, progress:
     longest = decoder_limit(model) if getattr(model.config, "is_encoder_decoder", False) else None
     if longest is not None and len(ids) > longest:
         raise TextError.of(
-            "too long", f"the answer has {len(ids)} tokens, and the model writes {longest} at most: shorten it"
+            "too long", f"the answer has {len(ids)} tokens, and the model writes at most {longest}: shorten it"
         )
     numbers = tuple(int(i) for i in ids)
     return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache), progress)

@@ -1,7 +1,7 @@
-"""How much attention each key gets, from queries and keys alone: no matrix of weights is made.
+"""How much attention each key gets, from queries and keys alone, without a matrix of weights.
 
-What cache eviction, observation windows and sparse attention ask for, and what eager attention is often run for. On CUDA
-both functions are kernels; elsewhere they go through the queries in blocks.
+Cache eviction, observation windows and sparse attention need these sums, and eager attention is often run for them only.
+On CUDA both functions are kernels; elsewhere they process the queries in blocks.
 """
 
 from __future__ import annotations
@@ -34,21 +34,25 @@ def column_sums(
     lse: Tensor | None = None,
     per_head: bool = False,
 ) -> Tensor:
-    """``Σ_q rows[q]·P[q, k]`` with ``P = softmax(scale·QKᵀ + mask)``: what each key gets from the queries, weighted.
+    """Return how much attention each key gets: ``Σ_q rows[q]·P[q, k]`` with ``P = softmax(scale·QKᵀ + mask)``.
 
-    query: [batch, head, query, size]. key: [batch, key head, key, size], with as many heads or a divisor of them. Both of
-        the same type: float16, bfloat16, float32 or float64.
-    rows: how much each query counts, [query], [batch, query] or [batch, row, query], a tensor, an array or lists; one each
-        by default. None may be below zero with ``per_head``.
-    scale: by default ``1 / sqrt(size)``. causal: the last query stands at the last key and sees what is not after it.
-    window: how many keys a query sees, its own included, to the left; with causal. softcap: c in ``c·tanh(s / c)``.
-    sinks: [head], one more score a head in the denominator only.
-    lse: what `log_sum_exp` gives, [batch, head, query], where it is known already, for example from the forward pass. The
-        weights are then ``exp(s - lse)``, whatever they sum to; a query whose lse is not finite counts for nothing.
-    per_head: sums of each head instead of their mean.
 
-    Returns [batch, key], or [batch, row, key] for rows of that shape; with ``per_head`` a head axis after the batch; in
-    float32, or float64 for operands in that. An observation window is a slice: ``column_sums(query[:, :, -32:], key)``.
+    query: [batch, head, query, size], of float16, bfloat16, float32 or float64.
+    key: [batch, key head, key, size], of the same type, with the same number of heads or a divisor.
+    rows: the weight of each query, [query], [batch, query] or [batch, row, query], as a tensor, an array or lists; 1 by
+        default. With ``per_head`` no weight may be negative.
+    scale: ``1 / sqrt(size)`` by default.
+    causal: the last query is at the last key and sees nothing after itself.
+    window: the number of keys that a query sees to the left, itself included; needs causal.
+    softcap: c in ``c·tanh(s / c)``.
+    sinks: [head], one more score per head, in the denominator only.
+    lse: the result of `log_sum_exp`, [batch, head, query], if it is already known, for example from the forward pass. The
+        weights are then ``exp(s - lse)``, whatever they sum to; a query whose lse is not finite does not count.
+    per_head: return the sums of each head instead of their mean.
+
+    The result is [batch, key], or [batch, row, key] for rows of that shape, with a head axis after the batch if
+    ``per_head``; in float32, or float64 for float64 operands. An observation window is a slice:
+    ``column_sums(query[:, :, -32:], key)``.
 
     >>> import torch, attnflow as af
     >>> query, key = torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 3, 4)
@@ -73,9 +77,9 @@ def log_sum_exp(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """``log Σ_k exp(scale·QKᵀ + mask)``: the logarithm of each row's denominator, [batch, head, query].
+    """Return the logarithm of each row's denominator, ``log Σ_k exp(scale·QKᵀ + mask)``: [batch, head, query].
 
-    Arguments as in `column_sums`. With it any weight is one product away: ``P[q, k] = exp(scale·q·k - lse[q])``.
+    Arguments as in `column_sums`. It makes every weight one product: ``P[q, k] = exp(scale·q·k - lse[q])``.
 
     >>> import torch, attnflow as af
     >>> af.log_sum_exp(torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 3, 4)).exp().round().tolist()
@@ -92,8 +96,8 @@ def _scores(
     _check_flag("causal", causal)
     if causal and query.shape[2] > key.shape[2]:
         raise InputError(
-            f"there are {query.shape[2]} queries and {key.shape[2]} keys: with causal=True every query is one of the last "
-            "keys"
+            f"there are {query.shape[2]} queries and {key.shape[2]} keys: with causal=True every query is at one of the "
+            "last keys, so there cannot be more queries than keys"
         )
     width = None if window is None else _window(window, causal)
     factor = query.shape[3] ** -0.5 if scale is None else finite_number(scale)
@@ -108,7 +112,7 @@ def _scores(
         lse = _beside(query, "lse", lse, "batch, head, query", query.shape[:3])
         lse = torch.where(lse.isfinite(), lse, torch.inf)
     if query.dtype in (torch.float16, torch.bfloat16) and not query.is_cuda:
-        query, key = query.float(), key.float()  # kernels add products up in float32, where half precision overflows
+        query, key = query.float(), key.float()  # kernels sum in float32; half precision would overflow
     mask = None if width is None else _sliding(query, key, width)
     return Scores(
         query.detach(),
@@ -134,12 +138,12 @@ def _check_operands(query: Tensor, key: Tensor) -> None:
         raise InputError(f"query has shape {tuple(query.shape)} and key {tuple(key.shape)}: expected no empty axis")
     if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3] or query.shape[1] % key.shape[1]:
         raise InputError(
-            f"query has shape {tuple(query.shape)} and key {tuple(key.shape)}: expected the same batch and size, and as "
-            "many heads or a divisor of them"
+            f"query has shape {tuple(query.shape)} and key {tuple(key.shape)}: expected the same batch and size, and the "
+            "same number of heads, or a divisor, for key"
         )
     if query.dtype != key.dtype or query.device != key.device:
         raise InputError(
-            f"query is {query.dtype} on {query.device} and key {key.dtype} on {key.device}: expected the same of both"
+            f"query is {query.dtype} on {query.device} and key {key.dtype} on {key.device}: expected the same for both"
         )
 
 
@@ -150,14 +154,12 @@ def _check_flag(name: str, flag: bool) -> None:
 
 def _window(window: int, causal: bool) -> int:
     if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 1 or not causal:
-        raise InputError(
-            f"window={window!r:.60} with causal={causal}: expected an int of at least 1, of attention that looks back only"
-        )
+        raise InputError(f"window={window!r:.60} with causal={causal}: expected an int of at least 1, and causal=True")
     return int(window)
 
 
 def _beside(query: Tensor, name: str, x: Tensor, axes: str, shape: torch.Size) -> Tensor:
-    """A tensor of floats of this shape where the query is, in the precision of sums."""
+    """Return a tensor of floats of this shape on the device of the query, in the precision of sums."""
     if not _is_dense(x) or x.dtype not in TYPES or x.shape != shape:
         raise InputError(f"{name} is {_described(x)}: expected a dense tensor of floats [{axes}], {tuple(shape)} here")
     return x.detach().to(query.device, _wide(query))
@@ -194,7 +196,7 @@ def _tensor_of(rows: Tensor | ArrayLike) -> Tensor:
 
 
 def _rows(rows: Tensor | None, scores: Scores) -> Tensor:
-    """[batch, row, query]."""
+    """Return the weights of the queries, [batch, row, query]."""
     wide = _wide(scores.query)
     batch, queries = scores.query.shape[0], scores.queries
     if rows is None:
@@ -202,8 +204,8 @@ def _rows(rows: Tensor | None, scores: Scores) -> Tensor:
     fits = 1 <= rows.dim() <= 3 and rows.shape[-1] == queries and (rows.dim() == 1 or rows.shape[0] == batch)
     if not fits or 0 in rows.shape:
         raise InputError(
-            f"rows has shape {tuple(rows.shape)}: expected [query], [batch, query] or [batch, row, query], of {batch} in "
-            f"the batch and {queries} queries"
+            f"rows has shape {tuple(rows.shape)}: expected [query], [batch, query] or [batch, row, query], with a batch of "
+            f"{batch} and {queries} queries"
         )
     full = rows if rows.dim() == 3 else rows.expand(batch, queries)[:, None]
     return full.to(scores.query.device, wide)

@@ -1,18 +1,28 @@
-"""What can go wrong, by whose fault it is: the input, the model, or the job."""
+"""Exceptions and warnings, by cause: the input, the model, or the job."""
 
 from __future__ import annotations
 
 
+def a_type(value: object) -> str:
+    """Return the type of a value with its article, for messages.
+
+    >>> a_type("bert"), a_type(7)
+    ('a str', 'an int')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+
+
 class InputError(ValueError):
-    """An argument that cannot be used. The message says what it was, what was expected and what to do."""
+    """An argument that cannot be used. The message says what was given, what was expected and what to do."""
 
 
 class ModelError(InputError):
-    """A model that cannot be explained, or not in this way: its attention fails a check, or it lacks what is needed."""
+    """A model that cannot be explained, or not in this way: its attention fails a check, or something is missing."""
 
 
 class TextError(InputError):
-    """A text that cannot be explained, or not in this way. kind: why, in a word or two, for whoever counts."""
+    """A text that cannot be explained, or not in this way. kind: the reason in a word or two, for counting."""
 
     kind = ""
 
@@ -24,8 +34,8 @@ class TextError(InputError):
 
 
 class JobError(RuntimeError):
-    """A job that could not go on: its workers died, Ray or the disk failed. The same call resumes it."""
+    """A job that could not continue: its workers died, Ray or the disk failed. The same call resumes it."""
 
 
 class AttentionWarning(UserWarning):
-    """Input that can be used, but that is probably not what was meant."""
+    """A warning about input that can be used, but is probably not what was meant."""

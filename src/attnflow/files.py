@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and what the formats of this package share."""
+"""Writing files whole or not at all, and what the file formats of this package share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from attnflow.errors import InputError
 
 BESIDE = ".attnflow-*.tmp"
-"""The name of a file that is being written."""
+"""The name pattern of a file that is being written."""
 
 PICTURES = (".svg", ".pdf", ".png")
 
@@ -21,21 +21,36 @@ T = TypeVar("T")
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """As `replace_whole`, for a file that a user has named: what goes wrong is an InputError."""
+    """Write like `replace_whole` a file that a user has named; failures raise InputError."""
     try:
         replace_whole(path, write)
     except InputError:
         raise
-    except (OSError, ValueError) as e:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as e:  # ValueError: an invalid file name
         raise InputError(f"cannot write {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
 
 
-def replace_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) -> None:
-    """Let `write` write beside `path`, then rename: a reader sees the old file or the new one, never half of one.
+def check_writable(path: Path) -> None:
+    """Check before long work that a file can be written later: its folder exists and is writable."""
+    target = path.resolve() if path.is_symlink() else path
+    folder = target.parent
+    if target.is_dir():
+        reason = "it is a folder"
+    elif not folder.is_dir():
+        reason = f"there is no folder {str(folder)!r}"
+    elif not target.exists() and not os.access(folder, os.W_OK):
+        reason = f"the folder {str(folder)!r} is not writable"
+    else:
+        return
+    raise InputError(f"cannot write {str(path)!r}: {reason}; choose another path")
 
-    sync: what was written is on the disk before it has its name, and has its name before this returns.
+
+def replace_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) -> None:
+    """Let `write` write a temporary file next to `path`, then rename it: readers see the old or the new file, never half.
+
+    sync: flush the file to disk before the rename, and the rename before returning.
     """
-    # beside the target, because a rename is atomic only within one file system; where a link leads, not in its place
+    # in the same folder, because a rename is atomic only within one file system; a link is followed, not replaced
     target = path.resolve() if path.is_symlink() else path
     beside = target.with_name(BESIDE.replace("*", os.urandom(6).hex()))
     try:
@@ -49,7 +64,7 @@ def replace_whole(path: Path, write: Callable[[Path], Any], sync: bool = False) 
         if sync:
             synced(target.parent)
     finally:
-        with contextlib.suppress(OSError, ValueError):  # gone already, or never there
+        with contextlib.suppress(OSError, ValueError):  # already gone, or never there
             beside.unlink()
 
 
@@ -58,12 +73,12 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise InputError(f"cannot make the folder {str(folder)!r}: {e.strerror or e}") from None
+        raise InputError(f"cannot create the folder {str(folder)!r}: {e.strerror or e}") from None
 
 
 def synced(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk."""
-    if path.is_dir() and os.name == "nt":  # where folders cannot be opened, and need not be
+    if path.is_dir() and os.name == "nt":  # Windows cannot open folders, and does not need to
         return
     handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
     try:
@@ -73,7 +88,7 @@ def synced(path: Path) -> None:
 
 
 def of_extension(table: Mapping[str, T], path: Path) -> T:
-    """The entry of a file's extension."""
+    """Return the entry for a file's extension."""
     try:
         return table[path.suffix.lower()]
     except KeyError:
@@ -88,7 +103,7 @@ def table_text(text: str) -> str:
 
 
 def arrow(kind: str = "parquet") -> tuple[ModuleType, ModuleType]:
-    """pyarrow and pyarrow.parquet. kind: what needs them."""
+    """Return pyarrow and pyarrow.parquet. kind: what needs them, for the error message."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:

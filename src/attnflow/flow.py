@@ -20,7 +20,7 @@ from attnflow.selection import select_layers
 if TYPE_CHECKING:
     from attnflow._core import Graph
 
-MOST_THREADS = 256  # each holds two copies of the inner layers
+MOST_THREADS = 256  # each needs two copies of the inner layers
 
 
 def flow(
@@ -31,25 +31,25 @@ def flow(
     normalize: bool = False,
     threads: int | None = None,
 ) -> Floats:
-    """Token attention by attention flow: ``F(l)[q, t]`` is the maximum flow from node (l, q) to input t, capacities A.
+    """Return token attention by attention flow: ``F(l)[q, t]``, the maximum flow from node (l, q) to input t, capacities A.
 
-    Every value is exact: it is the capacity of a cut that the flow found fills, to within 1e-12 of it. For rows that sum
-    to at most one (what `attention_graph` makes): flow equals rollout at the first layer, rollout ≤ flow everywhere, and
-    at the second layer flow is ``Σ_j min(A2[q, j], A1[j, t])``. For any other non-negative capacities, infinite ones
-    included, the value is still the maximum flow; what then no longer holds is rollout ≤ flow and flow ≤ 1.
+    Every value is exact: the flow fills a cut of that capacity to within 1e-12. For rows that sum to at most one (as
+    `attention_graph` makes them), flow equals rollout at the first layer, rollout ≤ flow everywhere, and at the second
+    layer flow is ``Σ_j min(A2[q, j], A1[j, t])``. For any other non-negative capacities, infinite ones included, the value
+    is still the maximum flow, but rollout ≤ flow and flow ≤ 1 need not hold.
 
-    A flow says how much *could* come from a token, each token asked by itself: rows do not sum to one. It is at most what
-    leaves the query (1) and what enters the token (the column sum of the first layer), and in deep graphs with diffuse
+    Flow measures how much *could* come from a token, for each token on its own: rows do not sum to one. It is at most what
+    leaves the query (1) and what enters the token (the column sum of the first layer). In deep graphs with diffuse
     attention it is often just the smaller of the two.
 
     A: ``[layer, query, key]``, with a batch axis in front if there is a batch, or a list of matrices that fit together.
-        Attention weights with a head axis would be read as a batch: `attention_graph` first.
+        Attention weights with a head axis would be read as a batch: call `attention_graph` first.
     queries, tokens, layers: which to compute, an int or a list; None for all. Negative ones count from the end.
-    normalize: divide each row by its sum over the tokens asked for, as the authors' code does.
-    threads: how many to use; None for all cores. The result does not depend on it.
+    normalize: divide each row by its sum over the chosen tokens, as the authors' code does.
+    threads: the number of threads; None for all cores. The result does not depend on it.
 
-    Returns float64 numpy ``[layer, query, input]``, with the batch axis in front, for tensors too (a maximum flow has no
-    useful gradient). All axes stay, also where one int was given.
+    The result is a float64 numpy array ``[layer, query, input]``, with the batch axis in front, also for tensors (a maximum
+    flow has no useful gradient). All axes stay, even for a single int.
 
     On a CUDA device (square graphs of up to 512 positions, with Triton) the GPU proves what it can in float64, and the C++
     solver does the rest; the values are the same to 1e-12.
@@ -64,7 +64,7 @@ def flow(
 
 
 def normalized(values: Floats) -> Floats:
-    """Flows with each row divided by its sum over the tokens."""
+    """Return flows with each row divided by its sum over the tokens."""
     total = values.sum(axis=-1, keepdims=True)
     if np.isinf(total).any():
         raise InputError("normalize=True divides by the sum of the flows, which is infinite for this graph")
@@ -79,7 +79,7 @@ def flow_and_steps(
     layers: int | Iterable[int] | None = None,
     threads: int | None = None,
 ) -> tuple[Floats, dict[str, int]]:
-    """`flow`, and how many pairs each step of the solver proved (for benchmarks)."""
+    """Return `flow`, and how many pairs each step of the solver proved (for benchmarks)."""
     matrices, _ = graph_layers(A, infinite=True)
     threads = thread_count(threads)
     widths = level_widths(matrices)
@@ -89,8 +89,8 @@ def flow_and_steps(
         queries = positions(queries, "query")
     if len(set(sizes)) > 1 and (queries is None or min(queries, default=0) < 0):
         raise InputError(
-            f"the layers asked for have {sizes} positions: give queries that exist in all of them, counted from 0, or ask "
-            "for layers of one size at a time"
+            f"the chosen layers have {sizes} positions: give queries that exist in all of them, counted from 0, or choose "
+            "layers of one size"
         )
     rows = indices(queries, min(sizes), "query")
     columns = indices(tokens, widths[0], "token")
@@ -113,13 +113,13 @@ def flow_and_steps(
 
 
 def _question(texts: int, length: int, levels: list[int], queries: list[int], tokens: list[int]) -> Question:
-    """The same queries and tokens of every text."""
+    """Return the question of the same queries and tokens for every text."""
     repeated = np.tile(np.array(queries, dtype=np.int32), (texts, 1))
     return Question(np.full(texts, length, dtype=np.int32), levels, repeated, np.array(tokens, dtype=np.int32))
 
 
 def thread_count(threads: int | None) -> int:
-    """How many threads to use: all cores for None, and never more than `MOST_THREADS`."""
+    """Return the number of threads to use: all cores for None, and never more than `MOST_THREADS`."""
     if threads is None:
         return min(cores(), MOST_THREADS)
     if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
@@ -128,7 +128,7 @@ def thread_count(threads: int | None) -> int:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -152,14 +152,14 @@ class FlowPath(NamedTuple):
 class MaxFlow:
     """A maximum flow between one query and one input token, with its proof.
 
-    value: what the flow carries.
-    gap: by how much the capacity of the cut differs from the value. No flow can exceed the capacity of a cut, so a gap
-        of zero, up to rounding, proves that the flow is the largest and the cut the smallest.
+    value: the flow.
+    gap: the difference between the capacity of the cut and the value. No flow exceeds the capacity of a cut, so a gap of
+        zero, up to rounding, proves that the flow is the largest and the cut the smallest.
     cut: the edges of a minimum cut, widest first; all of them are full, and every path crosses one.
-    edges: the flow on every edge, one matrix ``[query, key]`` a layer, lowest layer first.
+    edges: the flow on every edge, one matrix ``[query, key]`` per layer, lowest layer first.
     query, token, layer: the pair; the layer counts from 0.
 
-    A flow of infinite value has no cut, and no flow on its edges is given.
+    An infinite flow has no cut, and its edges are not given.
     """
 
     value: float
@@ -171,9 +171,9 @@ class MaxFlow:
     layer: int
 
     def paths(self, limit: int | None = None) -> list[FlowPath]:
-        """The flow as paths whose amounts add up to its value: each time the widest that is left.
+        """Return the flow as paths whose amounts add up to its value: each is the widest path that is left.
 
-        limit: at most this many; None for all.
+        limit: return at most this many; None for all.
 
         >>> import numpy as np, attnflow as af
         >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
@@ -193,12 +193,12 @@ class MaxFlow:
 
 
 def max_flow(A: Any, query: int, token: int, layer: int = -1) -> MaxFlow:
-    """The maximum flow from (layer, query) to input ``token`` as a `MaxFlow`: value, gap, minimum cut, edges, paths.
+    """Return the maximum flow from (layer, query) to input ``token`` as a `MaxFlow`: value, gap, minimum cut, edges, paths.
 
-    One pair, by a plain solver that keeps the flow on every edge; `flow` computes many pairs much faster, and agrees up to
-    rounding.
+    It solves one pair with a plain solver that keeps the flow on every edge. `flow` computes many pairs much faster and
+    agrees up to rounding.
 
-    A: ``[layer, query, key]`` or a list of matrices, as in `flow`; a batch of one is taken for its only graph.
+    A: ``[layer, query, key]`` or a list of matrices, as in `flow`. A batch of one counts as a single graph.
     query, token, layer: one position each; negative ones count from the end.
 
     >>> import numpy as np, attnflow as af
@@ -254,13 +254,13 @@ class _Sparse:
 
 
 def _widest_path(layers: list[_Sparse], query: int, token: int) -> FlowPath | None:
-    """Takes the path with the largest bottleneck out of `layers`; None when nothing flows any more."""
+    """Remove the path with the largest bottleneck from `layers` and return it; None when nothing flows any more."""
     width = np.zeros(layers[0].shape[1])
     width[token] = np.inf
     choice: list[NDArray[np.intp]] = []
     for layer in layers:
         through = np.minimum(layer.amount, width[layer.key])
-        order = np.argsort(through, kind="stable")  # the last write of a query is its widest edge
+        order = np.argsort(through, kind="stable")  # the last write for a query is its widest edge
         best = np.full(layer.shape[0], -1)
         best[layer.query[order]] = order
         width = np.where(best >= 0, through[best] if len(through) else 0.0, 0.0)

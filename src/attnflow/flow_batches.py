@@ -1,4 +1,4 @@
-"""Flow for corpora: one query of each of many texts, in one call."""
+"""Flow for corpora: one query of each of many texts in one call."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def batch_flows(
     at: int | Iterable[int] | None = None,
     threads: int | None = None,
 ) -> tuple[Floats, Steps]:
-    """`flow` from one query of every text of a padded batch to all its tokens, and how many pairs each step proved.
+    """Return `flow` from one query of every text of a padded batch to all its tokens, and the pairs that each step proved.
 
-    layers: one array or tensor ``[text, position, position]`` a layer; rows are queries. What lies beyond the length of a
-        text is not read. Tensors on a CUDA device stay there, but for the texts that the GPU cannot finish.
+    layers: one array or tensor ``[text, position, position]`` per layer; rows are queries. Entries beyond the length of a
+        text are not read. Tensors on a CUDA device stay there, except for texts that the GPU cannot finish.
     lengths, queries: one for each text; negative queries count from the end of the text.
     at: which layers to compute, counted from 0, as in `flow`.
-    threads: how many the solver uses; None for all cores. The result does not depend on it.
+    threads: the number of threads of the solver; None for all cores. The result does not depend on it.
 
-    Returns float64 ``[text, layer, position]``, zero beyond the length of a text. A text with a number that is not finite
-    has NaN instead, and harms no other; a negative number is an error.
+    The result is float64 ``[text, layer, position]``, zero beyond the length of a text. A text with a number that is not
+    finite gets NaN and does not affect the others; a negative number is an error.
 
     >>> import numpy as np, attnflow as af
     >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
@@ -66,7 +66,7 @@ def _square(layers: list[Array]) -> list[Array]:
         shape = tuple(layer.shape)
         if len(shape) != 3 or shape[1] != shape[2] or 0 in shape or shape != tuple(layers[0].shape):
             raise InputError(
-                f"layer {number} of the batch has shape {shape}: expected [text, position, position], alike in all layers"
+                f"layer {number} of the batch has shape {shape}: expected [text, position, position] in all layers"
             )
     return layers
 
@@ -91,7 +91,7 @@ def _queries(queries: Iterable[int], sizes: NDArray[np.int32]) -> NDArray[np.int
 
 
 def _finite_texts(layers: Sequence[Array], sizes: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Which texts have finite numbers alone, within their length; checked for all texts at once, where the layers lie."""
+    """Return which texts have only finite numbers within their length; all texts are checked at once, on their device."""
     xp: Any = sys.modules["torch"] if is_tensor(layers[0]) else np
     within = _on_device_of(layers[0], np.arange(layers[0].shape[1]) < sizes[:, None])
     inside = within[:, :, None] & within[:, None, :]

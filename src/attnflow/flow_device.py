@@ -9,65 +9,110 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attnflow.flow_kernels import ALIGNED, Paths, Proofs, prove
+from attnflow.flow_kernels import ALIGNED, Paths, prove
 
 Tensor = Any
 
 
 class Batch(NamedTuple):
-    """Graphs on the GPU, and the proofs that it is working on.
+    """Graphs on the GPU.
 
     graphs: ``[2, layer, text, position, position]``, as `prove` takes them.
+    full: whether no capacity within a text is zero.
     """
 
     graphs: Tensor
-    proofs: Proofs
+    full: bool
+
+
+class Proving(NamedTuple):
+    """Values and steps of pairs; they are on the host once the GPU has reached `done`."""
+
+    values: Tensor
+    steps: Tensor
+    done: Any
+
+
+def are_full(layers: Sequence[Tensor], lengths: NDArray[np.int32]) -> bool:
+    """Return whether no capacity within a text is zero. Waits for the GPU."""
+    inside = _inside(layers[0], lengths)
+    zeros = torch.zeros((), dtype=torch.bool, device=layers[0].device)
+    for layer in layers:
+        zeros |= ((layer == 0) & inside).any()
+    return not bool(zeros)
+
+
+def prepare(layers: Sequence[Tensor], lengths: NDArray[np.int32], full: bool) -> Batch:
+    """Return the layers as they are and transposed, zero beyond each text."""
+    texts, n, _ = layers[0].shape
+    width = -(-n // ALIGNED) * ALIGNED
+    inside = _inside(layers[0], lengths)
+    graphs = torch.zeros((2, len(layers), texts, width, width), dtype=layers[0].dtype, device=layers[0].device)
+    for number, layer in enumerate(layers):
+        upright = layer.detach().where(inside, 0.0)
+        graphs[0, number, :, :n, :n] = upright
+        graphs[1, number, :, :n, :n] = upright.mT
+    return Batch(graphs, full)
 
 
 def launch(
-    layers: Sequence[Tensor],
-    lengths: NDArray[np.int32],
-    levels: Sequence[int],
-    queries: NDArray[np.int32],
-    tokens: NDArray[np.int32],
-) -> Batch:
-    """Starts to prove the flows of every text, level (from 1), query ``[text, query]`` of the text and token within it.
+    batch: Batch, pairs: NDArray[np.int32], levels: Sequence[int], queries: NDArray[np.int32], source: NDArray[np.int32]
+) -> Proving:
+    """Start to prove the flows of pairs ``[pair, 4]`` (text, level from 1, query, token), without waiting.
 
-    The pairs stand in that order.
+    queries: ``[text, query]``. source: for each pair, the index of its text, level and query among all of these.
     """
-    device = layers[0].device
-    sizes = torch.as_tensor(lengths, device=device)
-    levels_of, queries_of = torch.as_tensor(levels, device=device), torch.as_tensor(queries, device=device)
-    tokens_of = torch.as_tensor(tokens, device=device)
-    graphs, full = _graphs(layers, sizes)
-    inside = (tokens_of < sizes[:, None])[:, None, None, :]
-    text, level, query, token = inside.expand(-1, len(levels), queries.shape[1], -1).nonzero().unbind(1)
-    pairs = torch.stack([text, levels_of[level], queries_of[text, query], tokens_of[token]], 1).to(torch.int32)
-    paths = None
-    if not full:
-        source = (text * len(levels) + level) * queries.shape[1] + query
-        paths = Paths(*_on_paths(graphs[0], levels, queries_of), source.to(torch.int32))
-    return Batch(graphs, prove(graphs, pairs.contiguous(), paths))
+    device, paths = batch.graphs.device, None
+    if not batch.full:
+        paths = Paths(*_on_paths(batch.graphs[0], levels, _to_device(queries, device)), _to_device(source, device))
+    proofs = prove(batch.graphs, _to_device(pairs, device), paths)
+    values, steps = _to_host(proofs.values), _to_host(proofs.steps)
+    done = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+    return Proving(values, steps, done)
 
 
-def _graphs(layers: Sequence[Tensor], sizes: Tensor) -> tuple[Tensor, bool]:
-    """Upright and transposed, zero beyond each text; and whether no capacity within a text is zero."""
-    texts, n, _ = layers[0].shape
-    width = -(-n // ALIGNED) * ALIGNED
-    graphs = torch.zeros((2, len(layers), texts, width, width), dtype=layers[0].dtype, device=layers[0].device)
-    within = torch.arange(n, device=sizes.device) < sizes[:, None]  # [text, position]
-    inside = within[:, :, None] & within[:, None, :]
-    zeros = torch.zeros((), dtype=torch.bool, device=sizes.device)
-    for number, layer in enumerate(layers):
-        upright = layer.detach().where(inside, 0.0)
-        zeros |= ((upright == 0) & inside).any()
-        graphs[0, number, :, :n, :n] = upright
-        graphs[1, number, :, :n, :n] = upright.mT
-    return graphs, not bool(zeros)
+def collect(proving: Proving) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Return values and steps of the pairs; waits for the GPU."""
+    if proving.done is not None:
+        proving.done.synchronize()
+    return proving.values.numpy(), proving.steps.numpy()
+
+
+def graphs_of(batch: Batch, texts: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Return the layers of some texts on the host: one array ``[text, position, position]`` per layer.
+
+    It uses a separate stream, so that it does not wait for proofs that were started in the meantime.
+    """
+    graphs = batch.graphs[0]
+    with torch.cuda.stream(torch.cuda.Stream(graphs.device) if graphs.is_cuda else None):
+        chosen = graphs
+        if len(texts) < graphs.shape[1]:
+            chosen = graphs.index_select(1, _to_device(texts, graphs.device))
+        copy = _to_host(chosen)
+        if graphs.is_cuda:
+            torch.cuda.current_stream(graphs.device).synchronize()
+    return list(copy.numpy())
+
+
+def _inside(layer: Tensor, lengths: NDArray[np.int32]) -> Tensor:
+    sizes = _to_device(lengths, layer.device)
+    within = torch.arange(layer.shape[-1], device=layer.device) < sizes[:, None]  # [text, position]
+    return within[:, :, None] & within[:, None, :]
+
+
+def _to_device(array: NDArray[Any], device: Any) -> Tensor:
+    """Copy through pinned memory: an ordinary copy would wait for all the work that was started."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    """Return a copy that is ready once the GPU has reached it."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda).copy_(tensor, non_blocking=True)
 
 
 def _on_paths(layers: Tensor, levels: Sequence[int], queries: Tensor) -> tuple[Tensor, Tensor]:
-    """What every query of every level reaches, ``[text × level × query, level, node]``, and what reaches every token."""
+    """Return what each query of each level reaches, ``[text × level × query, level, node]``, and what reaches tokens."""
     depth, texts, n, _ = layers.shape
     edges = (layers > 0).float()
     reaching = torch.empty((texts, depth + 1, n, n), dtype=torch.uint8, device=layers.device)
@@ -87,23 +132,3 @@ def _on_paths(layers: Tensor, levels: Sequence[int], queries: Tensor) -> tuple[T
         if k:
             nodes = (nodes @ edges[k - 1] > 0).float()
     return reached.flatten(0, 1), reaching
-
-
-def collect(batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """Values and steps of the pairs, once the GPU is done with them."""
-    values, steps = to_host([batch.proofs.values, batch.proofs.steps])
-    return values, steps
-
-
-def graphs_of(batch: Batch, texts: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """The layers of some texts, on the host: one array ``[text, position, position]`` a layer."""
-    chosen = batch.graphs[0].index_select(1, torch.as_tensor(texts, device=batch.graphs.device))
-    return list(to_host([chosen])[0])
-
-
-def to_host(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Copies that wait for the GPU once, by way of memory that it can write to directly."""
-    copies = [torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda).copy_(x, non_blocking=True) for x in tensors]
-    if tensors[0].is_cuda:
-        torch.cuda.current_stream(tensors[0].device).synchronize()
-    return [copy.numpy() for copy in copies]

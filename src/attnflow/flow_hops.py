@@ -1,10 +1,10 @@
 # mypy: ignore-missing-imports, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""What `flow_kernels` sends beside the columns: from column h to columns with demand left, by one hop and by two.
+"""What `flow_kernels` sends outside the two columns: from column h to columns with demand left, by one hop and by two.
 
-Everything is of one pair and one program. ``supplies[k]`` and ``demands[m]`` are what still leaves the source's column at
-layer k and enters the sink's at layer m, by column; ``budget`` is what still goes straight down a column; ``source_column``
-and ``sink_column`` are what the two columns still carry, by layer. ``edges`` has the rows of inner layers that something
-was sent on, less what was sent, and bit m of ``changed[h]`` says that row (m, h) is among them.
+Everything concerns one pair and one program. ``supplies[k]`` and ``demands[m]`` are what can still leave the source's
+column at layer k and enter the sink's at layer m, by column. ``budget`` is what can still go straight down a column.
+``source_column`` and ``sink_column`` are what the two columns can still carry, by layer. ``edges`` has the rows of inner
+layers on which something was sent, less what was sent; bit m of ``changed[h]`` says that row (m, h) is among them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import triton.language as tl
 
 @triton.jit
 def least_after(values, at, k, top):
-    """The least of layers k+1..top: what can come down the source's column to layer k."""
+    """Return the least of layers k+1..top: what can come down the source's column to layer k."""
     return tl.min(tl.where((at > k) & (at <= top), values, float("inf")), 0)
 
 
 @triton.jit
 def least_before(values, at, m):
-    """The least of layers 1..m-1: what can go down the sink's column from layer m."""
+    """Return the least of layers 1..m-1: what can go down the sink's column from layer m."""
     return tl.min(tl.where((at > 0) & (at < m), values, float("inf")), 0)
 
 
@@ -32,7 +32,7 @@ def one(values, at, i):
 
 @triton.jit
 def up_to(amounts, limit):
-    """The amounts from the left until their sum is the limit, and that sum."""
+    """Return the amounts from the left until their sum reaches the limit, and that sum."""
     total = tl.sum(amounts, 0)
     if total > limit:
         before = tl.cumsum(amounts, 0) - amounts
@@ -43,7 +43,7 @@ def up_to(amounts, limit):
 
 @triton.jit
 def _row(rows, down, edges, changed, m, h, width, j, BLOCK: tl.constexpr):
-    """What the edges from (m, h) to other columns can still carry."""
+    """Return what the edges from (m, h) to other columns can still carry."""
     if ((one(changed, j, h) >> m) & 1) != 0:
         row = tl.load(edges + (m * BLOCK + h) * BLOCK + j)
     else:
@@ -63,9 +63,9 @@ def _hop(
     rows, down, edges, demands, budget, sink_column, changed, m, h, barred, limit, sink_open,
     width, at, j, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sends up to `limit` from (m, h) to demands of the layer below, and straight down to those of the first.
+    """Send up to `limit` from (m, h) to demands of the layer below, and straight down to those of the first layer.
 
-    barred: the column that the flow came from, whose budget must not be counted twice.
+    barred: the column that the flow came from, whose budget must not count twice.
     """
     row = _row(rows, down, edges, changed, m, h, width, j, BLOCK)
     sent = tl.full([], 0.0, tl.float64)
@@ -99,7 +99,7 @@ def send_by_one_hop(
     rows, down, edges, supplies, demands, budget, source_column, sink_column, value, enough,
     top, width, at, j, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Step 2 of the solver (hops.cpp), in its order: high layers first, then columns, then the layers of the hop."""
+    """Run step 2 of the solver (hops.cpp) in its order: high layers first, then columns, then the layers of the hop."""
     sink_open = least_before(sink_column, at, 2) > 0
     changed = tl.zeros([BLOCK], tl.int64)
     k = top
@@ -139,21 +139,23 @@ def send_by_one_hop(
 @triton.jit
 def send_by_two_hops(
     rows, down, edges, supplies, demands, budget, source_column, sink_column, changed, value, enough,
-    negligible, s, t, top, width, at, j, BLOCK: tl.constexpr,
+    negligible, s, t, top, width, at, j, most_hops, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The same by way of a column between: a hop at layer m, and the next one right below it.
+    """Do the same through an intermediate column: a hop at layer m, and the next one right below it.
 
-    Every cut around the source's column has all edges that leave it at the top. Where one of them cannot be filled, the
-    pair cannot be proven in this way, and nothing more is tried.
+    Every cut around the source's column contains all edges that leave it at the top. If one of them cannot be filled, the
+    pair cannot be proven in this way, and nothing more is tried. The same applies after `most_hops`, because a few pairs
+    would delay all others.
     """
+    hops = tl.full([], 0, tl.int32)
     sink_open = least_before(sink_column, at, 2) > 0
     goal = enough
     k = top
-    while (k >= 4) & (value < goal):
+    while (k >= 4) & (value < goal) & (hops < most_hops):
         room = least_after(source_column, at, k, top)
         supply = tl.load(supplies + k * BLOCK + j)
         h = tl.min(tl.where(supply > 0, j, BLOCK), 0)
-        while (h < BLOCK) & (room > 0) & (value < goal):
+        while (h < BLOCK) & (room > 0) & (value < goal) & (hops < most_hops):
             whole = one(supply, j, h)
             amount = tl.minimum(whole, room)
             left = amount
@@ -163,10 +165,10 @@ def send_by_two_hops(
                 if m < k - 1:
                     limit = tl.minimum(left, one(budget, j, h))
                 row = _row(rows, down, edges, changed, m, h, width, j, BLOCK)
-                row = tl.where((j == s) | (j == t), 0.0, row)  # nothing goes that way in any step
+                row = tl.where((j == s) | (j == t), 0.0, row)  # no step sends anything that way
                 total = tl.full([], 0.0, tl.float64)
                 between = tl.min(tl.where(row > 0, j, BLOCK), 0)
-                while (between < BLOCK) & (limit > 0):
+                while (between < BLOCK) & (limit > 0) & (hops < most_hops):
                     most = tl.minimum(limit, one(row, j, between))
                     sent, budget, sink_column, changed = _hop(
                         rows, down, edges, demands, budget, sink_column, changed, m - 1, between, h, most, sink_open,
@@ -174,6 +176,7 @@ def send_by_two_hops(
                     )  # fmt: skip
                     row -= tl.where(j == between, sent, 0.0)
                     total += sent
+                    hops += 1
                     limit = tl.maximum(limit - sent, 0.0)
                     between = tl.min(tl.where((row > 0) & (j > between), j, BLOCK), 0)
                 if total > 0:

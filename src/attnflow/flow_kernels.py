@@ -1,9 +1,9 @@
 # mypy: ignore-missing-imports, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""Flows that a GPU can prove, a program a pair: the solver's first two steps (`_core/columns.hpp`, `hops.hpp`) and a third.
+"""Flows that a GPU can prove, one program per pair: the first two steps of `_core` (columns.hpp, hops.hpp), and a third.
 
-A program sends along the columns, then with one hop more, then with two (`flow_hops`), in float64. Where what it sends
-fills the narrower of the cuts around the query's column and around the token's, to within 1e-12 of it, that cut is the
-maximum flow. Other pairs are left open; a wrong one cannot come out, because what is sent never exceeds a capacity.
+A program sends along the columns, then with one hop more, then with two (`flow_hops`), in float64. If what it sends fills
+the narrower of the cuts around the query's column and around the token's, to within 1e-12, that cut is the maximum flow.
+Other pairs are left open. No result can be wrong, because what is sent never exceeds a capacity.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from attnflow.flow_hops import least_after, least_before, one, send_by_one_hop, 
 Tensor = Any
 
 MOST_POSITIONS, MOST_LAYERS = 512, 63
-ALIGNED = 16  # graphs are padded to a multiple of so many positions, so that rows are loaded in wide words
+MOST_HOPS = 2048  # per pair in step 3: a few of the hardest pairs would take longer than all others together
+ALIGNED = 16  # graphs are padded to a multiple of this many positions, so that rows are loaded in wide words
 OPEN, COLUMNS, HOPS, TWO_HOPS, CLOSED = range(5)  # the step of a pair; closed forms and pairs without a path need none
 PROGRAMS_PER_PROCESSOR = 24  # registers allow 12 with 128 positions, 21 with 32
-SHARE_OF_MEMORY = 32  # one part in so many is for what programs keep of edges
+SHARE_OF_MEMORY = 32  # programs may use one part in this many for their edges
 
 
 class Proofs(NamedTuple):
-    """values: float64 [pair], of use where the step is not `OPEN`; steps: int8 [pair]."""
+    """values: float64 [pair], valid unless the step is `OPEN`; steps: int8 [pair]."""
 
     values: Tensor
     steps: Tensor
 
 
 class Paths(NamedTuple):
-    """Which nodes lie on paths, uint8: from sources [source, level, node] and to tokens [text, level, token, node]."""
+    """Which nodes are on paths, uint8: from sources [source, level, node] and to tokens [text, level, token, node]."""
 
     reached: Tensor
     reaching: Tensor
@@ -41,12 +42,12 @@ class Paths(NamedTuple):
 
 
 def prove(graphs: Tensor, pairs: Tensor, paths: Paths | None) -> Proofs:
-    """Which pairs can be proven, and their flows.
+    """Return which pairs can be proven, and their flows.
 
     graphs: ``[2, layer, text, position, position]``, float32 or float64: every layer and every layer transposed, zero
         beyond the length of a text, padded to a multiple of `ALIGNED` positions.
     pairs: int32 ``[pair, 4]``: text, layer (from 1), query and token.
-    paths: for graphs with zeros within the length of a text, padded alike; None where there are none.
+    paths: for graphs with zeros within the length of a text, padded alike; None for graphs without zeros.
     """
     count, (_, depth, texts, width, _) = len(pairs), graphs.shape
     block, levels = triton.next_power_of_2(width), max(4, triton.next_power_of_2(depth + 1))
@@ -61,7 +62,7 @@ def prove(graphs: Tensor, pairs: Tensor, paths: Paths | None) -> Proofs:
     reached, reaching, source_of_pair = paths or (steps, steps, pairs)
     _prove[(programs,)](
         graphs, pairs, reached, reaching, source_of_pair, values, steps, ends, edges, next_pair,
-        count, depth, texts, width // ALIGNED, NARROWED=paths is not None, LEVELS=levels, BLOCK=block,
+        count, depth, texts, width // ALIGNED, MOST_HOPS, NARROWED=paths is not None, LEVELS=levels, BLOCK=block,
         num_warps=max(1, block // 128),
     )  # fmt: skip
     return Proofs(values, steps)
@@ -77,7 +78,7 @@ def _programs(device: Any, bytes_each: int) -> int:
 
 @triton.jit
 def _on_paths(reached, reaching, source, text, token, level, depth, width, j, NARROWED: tl.constexpr):
-    """Which nodes of a level, counted as in the graph, lie on a path of the pair."""
+    """Return which nodes of a level, counted as in the graph, are on a path of the pair."""
     inside = j < width
     if NARROWED:
         first = tl.load(reached + (source.to(tl.int64) * (depth + 1) + level) * width + j, mask=inside, other=0)
@@ -90,7 +91,7 @@ def _on_paths(reached, reaching, source, text, token, level, depth, width, j, NA
 
 @triton.jit
 def _has_node(reached, reaching, levels, i, width, inner):
-    """For every level, whether node i lies on a path."""
+    """Return for every level whether node i is on a path."""
     first = tl.load(reached + levels * width + i, mask=inner, other=0)
     last = tl.load(reaching + levels * width * width + i, mask=inner, other=0)
     return (first & last) != 0
@@ -101,7 +102,7 @@ def _bounds(
     graphs, reached, reaching, source, text, top, query, token, depth, texts, width, j,
     NARROWED: tl.constexpr,
 ):  # fmt: skip
-    """The narrowest cuts around the query's column and around the token's (bounds.cpp)."""
+    """Return the narrowest cuts around the query's column and around the token's (bounds.cpp)."""
     stride = texts.to(tl.int64) * width * width
     upright = graphs + text.to(tl.int64) * width * width
     turned = upright + depth * stride
@@ -131,19 +132,19 @@ def _bounds(
     return above, below
 
 
-# The numbers of texts and pairs change from call to call, and no other kernel would be faster for any of them.
-@triton.jit(do_not_specialize=["count", "depth", "texts", "sixteenths"])
+# The numbers of texts and pairs change between calls, and specializing on them would make no kernel faster.
+@triton.jit(do_not_specialize=["count", "depth", "texts", "sixteenths", "most_hops"])
 def _prove(
     graphs, pairs, reached, reaching, source_of_pair, values, steps, ends, edges, next_pair,
-    count, depth, texts, sixteenths, NARROWED: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr,
+    count, depth, texts, sixteenths, most_hops, NARROWED: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0).to(tl.int64)
     ends += program * (2 * LEVELS * BLOCK)
     edges += program * depth * (BLOCK * BLOCK)
     j = tl.arange(0, BLOCK)
     width = sixteenths * 16
-    p = tl.atomic_add(next_pair, 1)
-    while p < count:
+    p = count - 1 - tl.atomic_add(next_pair, 1)  # from the end, because deep pairs come last and take longest
+    while p >= 0:
         text, top = tl.load(pairs + p * 4), tl.load(pairs + p * 4 + 1)
         query, token = tl.load(pairs + p * 4 + 2), tl.load(pairs + p * 4 + 3)
         source = text
@@ -161,16 +162,16 @@ def _prove(
             if (bound > 0) & (bound < float("inf")):
                 step = _attempt(
                     graphs, reached, reaching, ends, edges, source, text, top, query, token, below < above, bound,
-                    depth, texts, width, j, NARROWED, LEVELS, BLOCK,
+                    depth, texts, width, j, most_hops, NARROWED, LEVELS, BLOCK,
                 )  # fmt: skip
         tl.store(values + p, bound)
         tl.store(steps + p, step.to(tl.int8))
-        p = tl.atomic_add(next_pair, 1)
+        p = count - 1 - tl.atomic_add(next_pair, 1)
 
 
 @triton.jit
 def _first_layers(graphs, text, top, query, token, depth, texts, width, j):
-    """The closed forms ``A1[q, t]`` and ``Σ_j min(A2[q, j], A1[j, t])``."""
+    """Return the closed forms ``A1[q, t]`` and ``Σ_j min(A2[q, j], A1[j, t])``."""
     stride = texts.to(tl.int64) * width * width
     upright = graphs + text.to(tl.int64) * width * width
     value = tl.load(upright + query * width + token).to(tl.float64)
@@ -184,9 +185,9 @@ def _first_layers(graphs, text, top, query, token, depth, texts, width, j):
 @triton.jit
 def _attempt(
     graphs, reached, reaching, ends, edges, source, text, top, query, token, flipped, bound,
-    depth, texts, width, j, NARROWED: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr,
+    depth, texts, width, j, most_hops, NARROWED: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Steps 1 and 2 for one pair, seen with the limiting side at the top (pair.hpp); which of them proves it."""
+    """Run steps 1 and 2 for one pair, with the limiting side at the top (pair.hpp); return which of them proves it."""
     stride = texts.to(tl.int64) * width * width
     upright = graphs + text.to(tl.int64) * width * width
     upturn = flipped.to(tl.int64) * depth * stride
@@ -249,7 +250,7 @@ def _attempt(
         if (value < enough) & (top > 3):
             value = send_by_two_hops(
                 rows + first, down, edges, supplies, demands, budget, source_column, sink_column, changed, value, enough,
-                bound - enough, s, t, top, width, at, j, BLOCK,
+                bound - enough, s, t, top, width, at, j, most_hops, BLOCK,
             )  # fmt: skip
             step = tl.where(value >= enough, 3, 0)
     return step
@@ -257,7 +258,7 @@ def _attempt(
 
 @triton.jit
 def _columns(supplies, demands, budget, source_column, sink_column, direct, s, t, top, at, j, BLOCK: tl.constexpr):
-    """Step 1 (columns.cpp): what is sent, and what is left of the columns."""
+    """Run step 1 (columns.cpp); return what is sent, and what is left of the columns."""
     value = tl.full([], 0.0, tl.float64)
     if s == t:
         value = least_after(source_column, at, 0, top)
@@ -270,8 +271,8 @@ def _columns(supplies, demands, budget, source_column, sink_column, direct, s, t
         sink_column -= tl.where(at < k, amount, 0.0)
         value += amount
         k -= 1
-    # High layers are served first, by the highest demands below them; the demands of the first layer, which every supply
-    # can use, are left to the lowest layers.
+    # High layers are served first, by the highest demands below them. Every supply can use the demands of the first layer,
+    # so these are left to the lowest layers.
     k = top
     while k >= 3:
         m = k - 1
@@ -292,7 +293,7 @@ def _columns(supplies, demands, budget, source_column, sink_column, direct, s, t
 
 @triton.jit
 def _match(supplies, demands, budget, source_column, sink_column, k, m, top, at, j, BLOCK: tl.constexpr):
-    """Paths that hop out of the source's column at layer k and into the sink's at layer m, all columns at once."""
+    """Send along paths that leave the source's column at layer k and enter the sink's at layer m, all columns at once."""
     sent = tl.full([], 0.0, tl.float64)
     room = tl.minimum(least_after(source_column, at, k, top), least_before(sink_column, at, m))
     if room > 0:

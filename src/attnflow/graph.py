@@ -24,7 +24,7 @@ from attnflow._arrays import (
 from attnflow.errors import AttentionWarning, InputError
 
 Groups = Sequence[Any] | NDArray[Any]
-"""Lists of positions, or one label a position; or one of these for every level of the graph."""
+"""Lists of positions, or one label per position; or one of these for every level of the graph."""
 
 LAYER_AXES = "[head, query, key] or [batch, head, query, key]"
 ARRAY_AXES = "[layer, head, query, key] or [batch, layer, head, query, key]"
@@ -36,19 +36,19 @@ def attention_graph(
     residual: float = 0.5,
     strict: bool = False,
 ) -> ArrayT:
-    """The attention graph ``A = (1 - residual) · W̄ + residual · I``, where W̄ is W reduced over heads (paper, section 3).
+    """Return the attention graph ``A = (1 - residual) · W̄ + residual · I``, with W̄ the heads reduced (paper, section 3).
 
     ``weights`` is ``W[layer, head, query, key]``, with a batch axis in front if there is a batch; or a sequence with one
-    array a layer, ``[head, query, key]`` or ``[batch, head, query, key]``. What transformers returns as ``attentions`` is
-    such a sequence: pass it as it is, not stacked. ``trace.weights`` of a trace that kept all heads serves as well. numpy
-    in, numpy out; torch in, torch out, on its device and with its gradient; half precision becomes single. The result is
-    ``[layer, query, key]`` with the batch axis in front, or a list of matrices where the layers differ in size (those need
+    array per layer, ``[head, query, key]`` or ``[batch, head, query, key]``. ``attentions`` of transformers is a sequence
+    like this: pass it as it is, not stacked. ``trace.weights`` of a trace that kept all heads works too. The result is of
+    the type of the input, numpy or torch, on its device and with its gradient; half precision becomes single. It is
+    ``[layer, query, key]`` with the batch axis in front, or a list of matrices if the layers differ in size (these need
     ``residual=0``).
 
-    heads: "mean", "max", "min", or a list of heads, of which the mean is taken. After "max" and "min" each row is
-        divided by its sum, so that rows sum to one again.
+    heads: "mean", "max", "min", or a list of heads to average. After "max" and "min" each row is divided by its sum, so
+        that rows sum to one again.
     residual: the weight of the residual connection. 0 gives raw attention, the first of the three views.
-    strict: raise, rather than warn, where rows do not sum to one.
+    strict: raise an error, instead of a warning, if rows do not sum to one.
 
     >>> import numpy as np, attnflow as af
     >>> A = af.attention_graph(np.full((1, 2, 3, 3), 1 / 3))
@@ -65,7 +65,8 @@ def check_residual(residual: float) -> None:
 
 
 def with_residual(weights: ArrayT, residual: float) -> ArrayT:
-    """``(1 - residual) · W + residual · I`` of square weights ``[…, query, key]``, of many layers or texts at once."""
+    """Return ``(1 - residual) · W + residual · I`` for square weights ``[…, query, key]``, with any leading axes."""
+
     if residual == 0:
         return weights
     graph: ArrayT = (1 - residual) * weights + residual * eye_like(weights, int(weights.shape[-1]))
@@ -73,13 +74,13 @@ def with_residual(weights: ArrayT, residual: float) -> ArrayT:
 
 
 def with_own_shares(weights: ArrayT, shares: ArrayT) -> ArrayT:
-    """``(1 - r_q) · W[q, k] + r_q · [q = k]``: `with_residual` with a weight ``r[…, query]`` of every query's own."""
+    """Return ``(1 - r_q) · W[q, k] + r_q · [q = k]``: `with_residual` with a separate weight ``r[…, query]`` per query."""
     graph: ArrayT = (1 - shares)[..., None] * weights + shares[..., None] * eye_like(weights, int(weights.shape[-1]))
     return graph
 
 
 def reduced_graph(layers: Sequence[Array], heads: str | Iterable[int], residual: float) -> Array:
-    """`attention_graph` without the checks of the weights."""
+    """Return `attention_graph` without checking the weights."""
     check_residual(residual)
     residual = float(residual)
     if not isinstance(heads, str):
@@ -95,15 +96,15 @@ def merge(A: ArrayT, groups: Groups) -> ArrayT: ...
 @overload
 def merge(A: Sequence[ArrayT], groups: Groups) -> ArrayT | list[ArrayT]: ...
 def merge(A: Any, groups: Groups) -> Array | list[Array]:
-    """The same graph over groups of positions: words of subwords, spans, regions of an image.
+    """Return the same graph over groups of positions: words of subwords, spans, regions of an image.
 
-    ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]``: what a group attends to is the mean over its members,
+    ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]``: what a group attends to is the mean over its members, and
     what it receives is the sum, so rows keep their sum.
 
-    groups: a list of lists of positions, each position in exactly one; or one label a position, as ``word_ids()`` of a
-        tokenizer gives them: equal labels are a group, groups are in the order of their first position, and None (a
-        special token) is a group by itself. For a graph whose levels differ in size: one such list for every level,
-        input first. Weights ``[layer, head, query, key]`` can be merged in the same way.
+    groups: a list of lists of positions, each position in exactly one; or one label per position, like ``word_ids()`` of a
+        tokenizer: equal labels are a group, groups are in the order of their first position, and None (a special token) is
+        a separate group. If the levels of the graph differ in size: one such list for every level, input first. Weights
+        ``[layer, head, query, key]`` can be merged in the same way.
 
     >>> import numpy as np, attnflow as af
     >>> af.merge(np.eye(3)[None], [[0], [1, 2]]).tolist()
@@ -115,7 +116,7 @@ def merge(A: Any, groups: Groups) -> Array | list[Array]:
     merged = []
     for number, layer in enumerate(layers):
         above, below = per_level[number + 1], per_level[number]
-        # [group, position]: rows of means above, rows of sums below
+        # [group, position]: means for rows above, sums for rows below
         means = above / above.sum(axis=1, keepdims=True)
         if is_tensor(layer):
             merged.append(layer.new_tensor(means) @ layer @ layer.new_tensor(below.T))
@@ -125,7 +126,7 @@ def merge(A: Any, groups: Groups) -> Array | list[Array]:
 
 
 def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
-    """One array a layer, each ``[head, query, key]`` or ``[batch, head, query, key]``, checked."""
+    """Return one checked array per layer, each ``[head, query, key]`` or ``[batch, head, query, key]``."""
     if isinstance(weights, Mapping):
         if sorted(weights) != list(range(len(weights))) or not weights:
             listed = ", ".join(map(str, sorted(weights))) or "none"
@@ -133,8 +134,8 @@ def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
         weights = [weights[layer] for layer in range(len(weights))]
     if isinstance(weights, list | tuple) and (not weights or any(layer is None for layer in weights)):
         raise InputError(
-            "the weights are those of no layer, or None: transformers returns none unless the model was loaded with "
-            'attn_implementation="eager"; load() and wrap() need no such choice'
+            "there are no attention weights: transformers returns none unless the model was loaded with "
+            'attn_implementation="eager"; load() and wrap() work with any implementation'
         )
     if isinstance(weights, list | tuple) and hasattr(weights[0], "shape"):
         layers = as_layers(weights, "the weights")
@@ -146,7 +147,7 @@ def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
         if array.ndim not in (4, 5):
             raise InputError(
                 f"weights have shape {tuple(array.shape)}: expected {ARRAY_AXES}; add the missing axes, "
-                "for example weights[:, None] where the heads are already averaged"
+                "for example weights[:, None] if the heads are already averaged"
             )
         layers = [array[..., number, :, :, :] for number in range(array.shape[-4])]
     if not layers:
@@ -163,7 +164,7 @@ def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
 
 
 def graph_layers(A: Any, infinite: bool = False) -> tuple[list[Array], bool]:
-    """One checked matrix a layer (with a batch axis in front if A has one), and whether A was one array."""
+    """Return one checked matrix per layer (with a batch axis in front if A has one), and whether A was one array."""
     stacked = not (isinstance(A, list | tuple) and len(A) and hasattr(A[0], "shape"))
     if stacked:
         array = as_array(A, "the graph")
@@ -190,7 +191,7 @@ def graph_layers(A: Any, infinite: bool = False) -> tuple[list[Array], bool]:
 
 
 def level_widths(layers: Sequence[Array]) -> list[int]:
-    """The number of positions at each level, input first."""
+    """Return the number of positions at each level, input first."""
     return [int(layers[0].shape[-1]), *(int(layer.shape[-2]) for layer in layers)]
 
 
@@ -204,7 +205,7 @@ def _misfit(number: int, upper: Sequence[int], lower: Sequence[int]) -> str:
 def _check_numbers(x: Array, what: str, infinite: bool) -> None:
     values = x.detach() if is_tensor(x) else x
     if values.min() >= 0 and (infinite or values.max() < np.inf):
-        return  # a NaN is neither
+        return  # a NaN fails both comparisons
     for wrong, name in ((values != values, "NaN"), (values < 0, "negative")):
         if wrong.any():
             at = tuple(int(axis[0]) for axis in np.nonzero(np.asarray(wrong.cpu() if is_tensor(wrong) else wrong)))
@@ -213,7 +214,7 @@ def _check_numbers(x: Array, what: str, infinite: bool) -> None:
 
 
 def _rounding(weights: Any) -> float:
-    """How far the sum of a row may be from one for its number format alone."""
+    """Return how far the sum of a row may be from one because of its number format alone."""
     parts = weights if isinstance(weights, list | tuple) else [weights]
     return 0.02 if any("float16" in str(getattr(part, "dtype", "")) for part in parts) else 1e-4
 
@@ -229,7 +230,7 @@ def _check_rows(layers: Sequence[Array], tolerance: float, strict: bool) -> None
         return
     message = (
         f"rows of the attention weights do not sum to one: the largest deviation is {worst:.3g}, in layer {where}. "
-        "Softmax gives rows that do; dropout (training mode), masking afterwards or transposed axes do not"
+        "Softmax rows do; dropout (training mode), masking after the softmax or transposed axes break this"
     )
     if strict:
         raise InputError(message)
@@ -278,11 +279,13 @@ def _listed(groups: Any) -> list[Any]:
     try:
         return list(groups.tolist() if hasattr(groups, "tolist") else groups)
     except TypeError:
-        raise InputError(f"groups={groups!r}: expected a list of lists of positions, or one label a position") from None
+        raise InputError(
+            f"groups={groups!r}: expected a list of lists of positions, or one label per position"
+        ) from None
 
 
 def _membership(groups: Any, width: int) -> np.ndarray[Any, Any]:
-    """[group, position], one where the position is in the group."""
+    """Return [group, position]: one if the position is in the group."""
     groups = _listed(groups)
     if not all(isinstance(group, list | tuple | set | range | np.ndarray) for group in groups):
         if len(groups) != width:

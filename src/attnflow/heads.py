@@ -26,7 +26,7 @@ Alignment = (
 
 
 class HeadScore(NamedTuple):
-    """How far one head attends as an alignment does, see `rank_heads`; layers and heads count from 0."""
+    """How well one head matches an alignment, see `rank_heads`; layers and heads count from 0."""
 
     layer: int
     head: int
@@ -35,7 +35,7 @@ class HeadScore(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As people write it: L3.5 is head 5 of layer 3."""
+        """The usual name: L3.5 is head 5 of layer 3."""
         return head_name(self.layer, self.head)
 
 
@@ -56,18 +56,18 @@ def single_head(
     queries: int | Iterable[int] | None = None,
     residual: float = 0.5,
 ) -> Array:
-    """Token attention of one head (Appendix A.1): ``Ã(i, k) = A(i, k) · Ã(i-1)``, and flow in the same graph.
+    """Return token attention of one head (Appendix A.1): ``Ã(i, k) = A(i, k) · Ã(i-1)``, or flow in the same graph.
 
-    Heads mix in every feed-forward network, so all layers below layer i are taken as single-head layers (mean over
-    heads), and only layer i is replaced by its head k.
+    Heads mix in every feed-forward network, so all layers below layer i count as single-head layers (mean over heads), and
+    only layer i is replaced by its head k.
 
     weights: as in `attention_graph`.
-    layer, head: which; layers count from 0. The head gets the residual connection too.
+    layer, head: the head; layers count from 0. It gets the residual connection too.
     method: "rollout", "flow" or "joint_flow".
-    queries: which positions to explain; None for all.
+    queries: the positions to explain; None for all.
     residual: the weight of the residual connection, in all layers.
 
-    Returns ``[query, input]``, with the batch axis in front if there is a batch.
+    The result is ``[query, input]``, with the batch axis in front if there is a batch.
 
     >>> import numpy as np, attnflow as af
     >>> W = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].repeat(2, axis=0)   # 2 layers of 2 heads
@@ -97,17 +97,18 @@ ALIGNMENTS: dict[str, Callable[[Sequence[str], int], list[int]]] = {
     "same": lambda tokens, q: [k for k, token in enumerate(tokens) if k != q and token == tokens[q]],
     "induction": lambda tokens, q: [k + 1 for k in _earlier(tokens, q) if k + 1 < q],
 }
-"""The aligned keys of a query: the token before, after, itself, the first one, others with the same text, and what followed
-an earlier one with the same text."""
+"""The aligned keys of a query: the token before, after, itself, the first token, others with the same text, and what
+followed an earlier token with the same text."""
 
 
 def aligned_pairs(alignment: Alignment, tokens: Sequence[str], first_query: int = 0) -> list[tuple[int, int]]:
-    """The pairs (query, key) of an alignment, as positions.
+    """Return the pairs (query, key) of an alignment, as positions.
 
     alignment: "previous", "next", "self" (the position itself), "first" (from every later position), "same" (other
         positions with the same token), "induction" (what followed an earlier position with the same token); pairs (query,
         key); a mapping from queries to their keys; or booleans ``[query, key]``. Queries and keys are positions or tokens.
-    tokens: of the keys. first_query: where the queries begin among them, and count from; the target of an encoder-decoder.
+    tokens: the tokens of the keys.
+    first_query: the position among them where queries begin, and from which they count (the target of an encoder-decoder).
 
     >>> aligned_pairs("induction", ["a", "b", "c", "a"]), aligned_pairs({"c": ["a", 1]}, ["a", "b", "c"])
     ([(3, 1)], [(2, 0), (2, 1)])
@@ -120,7 +121,7 @@ def aligned_pairs(alignment: Alignment, tokens: Sequence[str], first_query: int 
         pairs = [(q, first_query + k) for q in range(len(own)) for k in ALIGNMENTS[alignment](own, q)]
         if not pairs:
             twice = alignment in ("same", "induction")
-            why = "no token of this text stands twice" if twice else "a text of one token has no other"
+            why = "no token of this text occurs twice" if twice else "a text of one token has no other"
             raise InputError(f"alignment {alignment!r}: {why}; give pairs (query, key) instead")
         return pairs
     return [
@@ -132,7 +133,7 @@ def aligned_pairs(alignment: Alignment, tokens: Sequence[str], first_query: int 
 
 
 def _pairs(alignment: Any, queries: int, keys: int) -> list[tuple[Any, Any]]:
-    """Pairs as somebody gave them, their names not looked up yet."""
+    """Return pairs as they were given, with names not looked up yet."""
     if isinstance(alignment, Mapping):
         return list(alignment.items())
     refusal = InputError(f"alignment={alignment!r:.60}: expected pairs (query, key), for example [(3, 1), (4, 2)]")
@@ -157,16 +158,16 @@ def _pairs(alignment: Any, queries: int, keys: int) -> list[tuple[Any, Any]]:
 def rank_heads(
     weights: Array | Sequence[Array] | Mapping[int, Array], alignment: Iterable[tuple[int, int]]
 ) -> list[HeadScore]:
-    """Rank heads by how far they attend as an alignment does, the nearest first.
+    """Rank heads by how well they match an alignment, the best first.
 
-    With A the attention of a head and K(q) the keys that belong to query q, over the queries that have any:
+    With A the attention of a head and K(q) the keys aligned with query q, over the queries that have any:
 
         weight = mean_q Σ_{k ∈ K(q)} A[q, k]        top = the share of q whose largest A[q, k] is at a key of K(q)
 
-    Heads are in the order of weight; where two are equal, of top, then of layer and head.
+    Heads are ordered by weight, then by top, layer and head.
 
-    weights: as in `attention_graph`, of one text; or a mapping from some layers to their heads.
-    alignment: pairs (query, key) of positions; `aligned_pairs` makes them of names, tokens and arrays.
+    weights: as in `attention_graph`, for one text; or a mapping from some layers to their heads.
+    alignment: pairs (query, key) of positions; `aligned_pairs` makes them from names, tokens and arrays.
 
     >>> import numpy as np
     >>> W = np.stack([np.full((2, 2), 0.5), np.eye(2)[::-1]])[None]   # 1 layer of 2 heads: even, and crosswise
@@ -196,7 +197,7 @@ def rank_heads(
 
 
 def _mask(alignment: Any, queries: int, keys: int) -> NDArray[np.bool_]:
-    """[query, key]: whether a key belongs to a query."""
+    """Return [query, key]: whether a key is aligned with a query."""
     pairs = _pairs(alignment, queries, keys)
     if not pairs:
         raise InputError("the alignment has no pairs: expected at least one (query, key), for example [(3, 1)]")

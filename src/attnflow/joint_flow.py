@@ -1,4 +1,4 @@
-"""Joint flow: all input tokens share one maximum flow, the one of least norm, with the proof that it is that one."""
+"""Joint flow: all input tokens share one maximum flow, the one of least norm, with a proof."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnflow.selection import select_layers
 
 Floats = NDArray[np.float64]
 LARGEST_GAP = 1e-6
-AT_ONCE = 500_000  # edges of the problems that are solved together: some 130 MB
+AT_ONCE = 500_000  # edges of the problems solved together: some 130 MB
 
 
 def joint_flow(
@@ -26,28 +26,28 @@ def joint_flow(
     queries: int | Iterable[int] | None = None,
     layers: int | Iterable[int] | None = None,
 ) -> Floats:
-    """Token attention by joint flow: the share of each input in the maximum flow from (l, q) to *all* inputs together.
+    """Return token attention by joint flow: the share of each input in the maximum flow from (l, q) to *all* inputs.
 
-    ``min ½ Σ_e f_e²`` over all flows from (l, q) to the inputs that carry as much as can be carried, with
-    ``0 ≤ f_e ≤ A_e``. Many flows are maximum; one of them has the least norm, spread over the graph as evenly as widths
-    allow. ``J(l)[q, t]`` is what it brings to input t, divided by all that it brings, so a row sums to one (to zero where
-    nothing gets through). `flow` asks each input by itself and ties at its bound; here the inputs compete for the pipes.
+    ``min ½ Σ_e f_e²`` over all maximum flows from (l, q) to the inputs, with ``0 ≤ f_e ≤ A_e``. Many flows are maximum; the
+    one of least norm is spread over the graph as evenly as the widths allow. ``J(l)[q, t]`` is what it brings to input t,
+    divided by all that it brings, so a row sums to one (or to zero if nothing gets through). `flow` treats each input on
+    its own and ties at its bound; here the inputs compete for the pipes.
 
-    Every row is proven: potentials of the nodes bound the norm of all maximum flows from below, and the norm of this one is
-    above that bound by at most 1e-6 of it (mostly 1e-13). `least_norm_flow` gives flow and bound of one query.
+    Every row is proven: potentials of the nodes bound the norm of all maximum flows from below, and the norm of this one
+    exceeds the bound by at most 1e-6 (mostly 1e-13), relative. `least_norm_flow` gives flow and bound of one query.
 
-    Where no pipe is too narrow, the flow is even, and so says little: see docs/maths.md. Rollout is another maximum flow of
-    graphs whose rows sum to one: that whose paths are closest to a random walk.
+    If no pipe is too narrow, the flow is even and says little: see docs/maths.md. For graphs whose rows sum to one, rollout
+    is another maximum flow: the one whose paths are closest to a random walk.
 
     A: ``[layer, query, key]``, with a batch axis in front if there is a batch, or a list of matrices that fit together.
         Edges of infinite width limit nothing, and cost next to nothing.
     queries, layers: which to compute, an int or a list; None for all. Negative ones count from the end.
 
-    Returns float64 numpy ``[layer, query, input]``, with the batch axis in front, for tensors too.
+    The result is a float64 numpy array ``[layer, query, input]``, with the batch axis in front, also for tensors.
 
     >>> import numpy as np, attnflow as af
     >>> A = np.array([[[0.9, 0.1], [0.5, 0.5]], [[0.5, 0.5], [0.2, 0.8]]])
-    >>> af.joint_flow(A, queries=0, layers=-1).round(3).tolist()   # through 0 → 1 not more than 0.1 fits
+    >>> af.joint_flow(A, queries=0, layers=-1).round(3).tolist()   # at most 0.1 fits through 0 → 1
     [[[0.65, 0.35]]]
     """
     values, _ = joint_flow_and_gaps(A, queries, layers)
@@ -59,7 +59,7 @@ def joint_flow_and_gaps(
     queries: int | Iterable[int] | None = None,
     layers: int | Iterable[int] | None = None,
 ) -> tuple[Floats, Floats]:
-    """`joint_flow`, and the relative gap of each row between its norm and the bound: ``[layer, query]``."""
+    """Return `joint_flow`, and the relative gap of each row between its norm and the bound: ``[layer, query]``."""
     matrices = [to_numpy(matrix) for matrix in graph_layers(A, infinite=True)[0]]
     chosen = select_layers(layers, len(matrices))
     queries = None if queries is None else positions(queries, "query")
@@ -75,11 +75,13 @@ def joint_flow_and_gaps(
 class JointFlow:
     """The joint flow of one query, with its proof.
 
-    shares: of the inputs; they sum to one. value: what the flow carries in all, the maximum.
-    objective: ``½ Σ f²``; edges of infinite width count a millionth. bound: what no maximum flow goes below.
-    gap: ``(objective - bound) / objective``. The true optimum differs from this flow by ``√(2 · gap · objective)`` at most,
-        all edges of finite width together.
-    edges: the flow on every edge, one matrix ``[query, key]`` a layer, lowest layer first.
+    shares: the shares of the inputs; they sum to one.
+    value: the whole flow, which is the maximum.
+    objective: ``½ Σ f²``; edges of infinite width count a millionth.
+    bound: a lower bound for every maximum flow.
+    gap: ``(objective - bound) / objective``. The true optimum differs from this flow by at most ``√(2 · gap · objective)``,
+        over all edges of finite width together.
+    edges: the flow on every edge, one matrix ``[query, key]`` per layer, lowest layer first.
     query, layer: the state; the layer counts from 0.
     """
 
@@ -94,9 +96,9 @@ class JointFlow:
 
 
 def least_norm_flow(A: Any, query: int, layer: int = -1) -> JointFlow:
-    """The joint flow of one query as a `JointFlow`: shares, value, norm, bound, gap, and the flow on every edge.
+    """Return the joint flow of one query as a `JointFlow`: shares, value, norm, bound, gap, and the flow on every edge.
 
-    A: ``[layer, query, key]`` or a list of matrices, as in `joint_flow`; a batch of one is taken for its only graph.
+    A: ``[layer, query, key]`` or a list of matrices, as in `joint_flow`. A batch of one counts as a single graph.
     query, layer: one position each; negative ones count from the end.
 
     >>> import numpy as np, attnflow as af
@@ -127,13 +129,13 @@ def least_norm_flow(A: Any, query: int, layer: int = -1) -> JointFlow:
 
 
 def _totals(matrices: Sequence[Floats], queries: Iterable[int] | None, layers: Sequence[int]) -> Floats:
-    """The maximum flow to all inputs together, ``[layer, query]`` with the batch in front: one more layer joins them."""
+    """Return the maximum flow to all inputs together, ``[layer, query]`` with the batch in front, by one more layer."""
     joined = np.full((*matrices[0].shape[:-2], matrices[0].shape[-1], 1), np.inf)
     totals = flow([joined, *matrices], queries=queries, layers=[l + 1 for l in layers])[..., 0]
     if np.isinf(totals).any():
         raise InputError(
-            "the joint flow of this graph is infinite, so that its inputs have no shares: expected an edge of finite width "
-            "on every path from the query"
+            "the joint flow of this graph is infinite, so its inputs have no shares: expected an edge of finite width on "
+            "every path from the query"
         )
     return totals
 
@@ -155,17 +157,17 @@ def _shares(
 
 
 def _solved(matrices: Sequence[Floats], rows: Sequence[int], totals: Floats, layer: int) -> LeastNorm:
-    """The flows of these queries of the highest layer, in units of their totals."""
+    """Return the flows of these queries of the highest layer, in units of their totals."""
     scale = totals[:, None, None]
     layers = [np.broadcast_to(matrix, (len(rows), *matrix.shape)) for matrix in matrices[:-1]]
     with np.errstate(over="ignore"):
-        # An edge never carries more than all, so wider ones may count as twice as wide; infinite ones stay what they are.
+        # No edge carries more than the total, so wider edges may count as twice as wide; infinite ones stay infinite.
         widths = [np.where(np.isinf(c), c, np.minimum(c / scale, 2)) for c in [*layers, matrices[-1][rows][:, None]]]
     solution = least_norm(widths)
     worst = int(np.argmax(solution.gap))
     if not solution.gap[worst] <= LARGEST_GAP:
         raise InputError(
-            f"the joint flow of query {rows[worst]} at layer {layer} is proven to a gap of {solution.gap[worst]:.1e} only, "
-            f"not to {LARGEST_GAP:.0e}: expected widths of less different sizes; set the smallest of them to zero"
+            f"the joint flow of query {rows[worst]} at layer {layer} is only proven to a gap of {solution.gap[worst]:.1e}, "
+            f"not to {LARGEST_GAP:.0e}: the widths differ too much in size; set the smallest of them to zero"
         )
     return solution

@@ -1,8 +1,8 @@
 """The maximum flow of least norm in a layered graph, by an interior-point method whose steps are block tridiagonal.
 
-``min ½ Σ_e f_e²`` over all flows of the largest value, ``0 ≤ f ≤ c``. Each node has a potential p, that of the query is π,
-that of the inputs 0, and at the optimum an edge from u down to v carries ``f = min(c, max(0, p_u - p_v))``. A step of
-Newton's method is a system in the potentials alone, with the Laplacian of the graph, level by level: it costs depth · n³.
+``min ½ Σ_e f_e²`` over all maximum flows, ``0 ≤ f ≤ c``. Each node has a potential p; the query has π and the inputs have
+0. At the optimum an edge from u down to v carries ``f = min(c, max(0, p_u - p_v))``. A step of Newton's method is a system
+in the potentials alone, with the Laplacian of the graph, level by level: it costs depth · n³.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Mask = NDArray[np.bool_]
 
 TARGET = 1e-13  # relative gap at which a problem is solved
 ROUNDING = 1e-12  # of conservation and of the total, which is one
-NEGLIGIBLE = 1e-15  # widths below are none
-FREE = 1e-6  # what the square of an infinitely wide edge counts: next to nothing, and enough for one answer
-PATIENCE = 20  # steps without progress after which rounding has the word
+NEGLIGIBLE = 1e-15  # widths below this count as zero
+FREE = 1e-6  # the cost of the square of an infinitely wide edge: next to nothing, but enough for a unique answer
+PATIENCE = 20  # steps without progress after which only rounding errors are left
 STEPS = 120  # random graphs and attention of 64 tokens and 12 layers need 12 to 25
-SHORT = 0.3  # a step of which less can be taken heads for the wrong place
+SHORT = 0.3  # if less of a step can be taken, it heads for the wrong place
 NEAR = 0.99  # how far towards a bound one step goes
 
 
@@ -31,8 +31,8 @@ NEAR = 0.99  # how far towards a bound one step goes
 class LeastNorm:
     """Flows of least norm, one problem each.
 
-    edges: one array ``[problem, row, key]`` a layer, lowest first. total: what flows in all, ``[problem]``.
-    objective: ``½ Σ f²``. bound: what the potentials prove that no flow of total one goes below.
+    edges: one array ``[problem, row, key]`` per layer, lowest first. total: the whole flow, ``[problem]``.
+    objective: ``½ Σ f²``. bound: the lower bound for flows of total one that the potentials prove.
     """
 
     edges: tuple[Floats, ...]
@@ -42,14 +42,14 @@ class LeastNorm:
 
     @property
     def gap(self) -> Floats:
-        """By how much the objective exceeds the bound, as a share of it; at least the distance of the total from one."""
+        """How much the objective exceeds the bound, relative to it; at least the distance of the total from one."""
         return np.maximum((self.objective - self.bound) / self.objective, np.abs(1 - self.total))
 
 
 def least_norm(capacities: Sequence[Floats]) -> LeastNorm:
-    """The maximum flow of least norm of each problem, all of which have a maximum flow of one.
+    """Return the maximum flow of least norm of each problem, all of which have a maximum flow of one.
 
-    capacities: one array ``[problem, row, key]`` a layer, lowest first; the highest has one row, the query. Edges of
+    capacities: one array ``[problem, row, key]`` per layer, lowest first; the highest has one row, the query. Edges of
         infinite width limit nothing, and their squares count a millionth.
     """
     layout = _Layout(tuple(c.shape[1:] for c in capacities))
@@ -60,7 +60,8 @@ def least_norm(capacities: Sequence[Floats]) -> LeastNorm:
     flat = np.where(_used(layout, flat), flat, 0.0)
     flows, bound = np.zeros_like(flat), np.full(count, -np.inf)
     pending, source = np.arange(count), 2.0 * layout.depth
-    # The query's potential must outweigh what one more unit costs along any path; no path is longer than there are nodes.
+    # The query's potential must exceed the cost of one more unit along any path; no path is longer than the number of
+    # nodes.
     while len(pending):
         flows[pending], bound[pending] = _solve(_Problem.of(layout, flat[pending], cost[pending], source))
         short = np.abs(1 - layout.views(flows[pending])[-1].sum((1, 2))) > 1e-9
@@ -73,7 +74,7 @@ def least_norm(capacities: Sequence[Floats]) -> LeastNorm:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the layers of a flat array of edges lie. shapes: (rows, keys) of each layer, lowest first."""
+    """The positions of the layers in a flat array of edges. shapes: (rows, keys) of each layer, lowest first."""
 
     shapes: tuple[tuple[int, ...], ...]
 
@@ -86,18 +87,18 @@ class _Layout:
         return sum(rows for rows, _ in self.shapes) + self.shapes[0][1]
 
     def views(self, flat: Floats) -> list[Floats]:
-        """[problem, edge] as one ``[problem, row, key]`` a layer."""
+        """Return [problem, edge] as one ``[problem, row, key]`` per layer."""
         ends = np.cumsum([rows * keys for rows, keys in self.shapes])[:-1]
         parts = np.split(flat, ends, axis=1)
         return [part.reshape(len(flat), *shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def excess(self, flat: Floats) -> list[Floats]:
-        """What leaves minus what enters each node between the query and the inputs, one ``[problem, node]`` a level."""
+        """Return what leaves minus what enters each node between query and inputs, one ``[problem, node]`` per level."""
         layers = self.views(flat)
         return [low.sum(2) - high.sum(1) for low, high in pairwise(layers)]
 
     def drops(self, potentials: Sequence[Floats], source: Floats) -> Floats:
-        """p_u - p_v of each edge, flat; the inputs have potential 0."""
+        """Return p_u - p_v of each edge, flat; the inputs have potential 0."""
         count = len(source)
         levels = [np.zeros((count, self.shapes[0][1])), *potentials, source[:, None]]
         pairs = pairwise(levels)
@@ -105,7 +106,7 @@ class _Layout:
 
 
 def _used(layout: _Layout, capacities: Floats) -> Mask:
-    """The edges on a path from the query to an input, flat."""
+    """Return the edges on a path from the query to an input, flat."""
     layers = [layer > NEGLIGIBLE for layer in layout.views(capacities)]
     drains: list[Mask] = [np.ones((len(capacities), layout.shapes[0][1]), dtype=bool)]
     for layer in layers[:-1]:
@@ -122,7 +123,7 @@ def _used(layout: _Layout, capacities: Floats) -> Mask:
 class _Problem:
     """Problems of one layout, flat over edges: ``[problem, edge]``.
 
-    used: 1 for edges that can carry something. cost: what the square of an edge counts. source: the query's potential.
+    used: 1 for edges that can carry something. cost: the weight of the square of an edge. source: the query's potential.
     """
 
     layout: _Layout
@@ -144,13 +145,13 @@ class _Problem:
         return self.layout.drops(potentials, self.source)
 
     def bound(self, drops: Floats) -> Floats:
-        """What any potentials prove (weak duality): ``½ Σ f² ≥ π - Σ_e max over 0 ≤ f ≤ c of (drop · f - ½ f²)``."""
+        """Return the bound that any potentials prove: ``½ Σ f² ≥ π - Σ_e max over 0 ≤ f ≤ c of (drop · f - ½ f²)``."""
         best = np.clip(drops / np.where(self.cost > 0, self.cost, 1), 0, self.capacities)
         bound: Floats = self.source - (drops * best - self.cost * best**2 / 2).sum(1)
         return bound
 
     def certificate(self, state: _State, drops: Floats) -> tuple[Floats, Floats, Floats]:
-        """The flow, the bound, and the relative gap between them; infinite before what enters a node leaves it."""
+        """Return the flow, the bound and their relative gap, which is infinite until what enters a node leaves it."""
         carried = self.used * state.flow
         objective, bound = (self.cost * carried**2).sum(1) / 2, self.bound(drops)
         missing = self.source * (1 - self.layout.views(carried)[-1].sum((1, 2)))
@@ -161,9 +162,9 @@ class _Problem:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """Where the method stands: flow and room (what is left of the width), with a multiplier each, and the potentials.
+    """The state of the method: flow and room (what is left of the width), with a multiplier each, and the potentials.
 
-    All four are one for edges that carry nothing, and stay so: nothing divides by zero.
+    All four are one for edges that carry nothing, and stay so, to avoid dividing by zero.
     """
 
     flow: Floats
@@ -194,13 +195,13 @@ class _State:
         )
 
     def complementarity(self, problem: _Problem) -> Floats:
-        """The mean product of a bound's distance and its multiplier: zero at the optimum."""
+        """Return the mean product of a bound's distance and its multiplier: zero at the optimum."""
         products = problem.used * (self.flow * self.lower + self.room * self.upper)
         mean: Floats = products.sum(1) / (2 * problem.used.sum(1))
         return mean
 
     def longest(self, step: _State) -> Floats:
-        """How far a step can go until something that must stay positive is zero; at most one."""
+        """Return how far a step can go until something that must stay positive is zero; at most one."""
         pairs = (
             (step.flow, self.flow),
             (step.room, self.room),
@@ -213,9 +214,9 @@ class _State:
 
 
 def _solve(problem: _Problem) -> tuple[Floats, Floats]:
-    """The flows ``[problem, edge]``, and the bounds that their potentials prove: Mehrotra's predictor and corrector.
+    """Return the flows ``[problem, edge]``, and the bounds that their potentials prove, by Mehrotra's predictor-corrector.
 
-    Each problem ends at the target, or where rounding lets nothing improve any more, with the best that it had.
+    Each problem ends at the target, or when rounding prevents any improvement, with the best result so far.
     """
     count = len(problem.capacities)
     flows, bounds = np.zeros_like(problem.capacities), np.full(count, -np.inf)
@@ -240,9 +241,9 @@ def _solve(problem: _Problem) -> tuple[Floats, Floats]:
 
 
 def _next(problem: _Problem, state: _State, drops: Floats) -> _State:
-    """One step: straight for the optimum, to see how far that goes, then for a point on the way that is well inside.
+    """Return the next state: aim for the optimum to see how far that goes, then for a point on the way that is well inside.
 
-    Where that is short, some bound is much closer than others, and the step goes for the middle instead.
+    If that step is short, some bound is much closer than the others, and the step aims for the middle instead.
     """
     system, none = _System.of(problem, state), np.zeros_like(drops)
     ahead = system.step(problem, state, drops, none, none)
@@ -262,9 +263,9 @@ def _next(problem: _Problem, state: _State, drops: Floats) -> _State:
 
 @dataclass(frozen=True, eq=False)
 class _System:
-    """The Laplacian of a graph whose edges conduct ``1 / (cost + lower / flow + upper / room)``, eliminated level by level.
+    """The Laplacian of a graph with conductances ``1 / (cost + lower / flow + upper / room)``, eliminated level by level.
 
-    conductance: ``[problem, edge]``. inverses: of the blocks that are left of each level, ``[problem, node, node]``.
+    conductance: ``[problem, edge]``. inverses: of the remaining blocks of each level, ``[problem, node, node]``.
     """
 
     conductance: Floats
@@ -284,7 +285,7 @@ class _System:
         return _System(conductance, inverses)
 
     def potentials(self, problem: _Problem, excess: Sequence[Floats]) -> list[Floats]:
-        """The changes of the potentials that send these amounts out of the nodes."""
+        """Return the changes of the potentials that send these amounts out of the nodes."""
         layers = problem.layout.views(self.conductance)
         rest: list[Floats] = []
         for number, amount in enumerate(excess):
@@ -297,7 +298,7 @@ class _System:
         return changes
 
     def step(self, problem: _Problem, state: _State, drops: Floats, low: Floats, high: Floats) -> _State:
-        """Newton's step to ``flow · lower = low`` and ``room · upper = high``, with conservation."""
+        """Return Newton's step to ``flow · lower = low`` and ``room · upper = high``, with conservation."""
         wish = drops - problem.cost * state.flow + low / state.flow - high / state.room
         excess = problem.layout.excess(problem.used * state.flow + self.conductance * wish)
         potentials = self.potentials(problem, [-level for level in excess])

@@ -1,4 +1,4 @@
-"""Long contexts: traces that keep queries and keys only, and explain a few positions by products Pᵀ·r."""
+"""Long contexts: traces that keep only queries and keys, and explain a few positions by products Pᵀ·r."""
 
 from __future__ import annotations
 
@@ -37,20 +37,24 @@ from attnflow.rollout import roll_down
 from attnflow.selection import Queries, Query, Row, select_layers, select_positions, select_rows
 from attnflow.sinks import SHORT
 from attnflow.source_methods import INPUTS, trace_method
+from attnflow.trace_results import query_weights
 
 LINEAR = (PLAIN, *VALUED, *BY_LAYERS)
-"""The edges that need no matrix."""
+"""Edges that need no matrix."""
 
 
 @dataclass(frozen=True, eq=False)
 class LinearTrace:
-    """A forward pass of which no matrix was kept: memory grows with the length, not with its square.
+    """A forward pass without its matrices: memory grows with the length, not with its square.
 
-    `raw` and `rollout` explain the positions and layers that `Model.trace` was asked for; flow needs the matrices.
-    rows: the positions, each by itself or several with weights. edges: what an edge weighs; None for attention as it is.
-    normalized: "rows", "graph" or "none". descend: goes through what is kept of the layers, from the top one down.
-    explained: of edges by gradients, the answer that they are about. ranks: the processes that share the heads, which all
-    have to ask for the same results in the same order.
+    `raw` and `rollout` explain the positions and layers given to `Model.trace`; flow needs the matrices.
+
+    rows: the positions, one by one or several with weights.
+    edges: what an edge weighs; None for plain attention.
+    normalized: "rows", "graph" or "none".
+    descend: goes through what is kept of the layers, from the top down.
+    explained: for edges by gradients, the answer that they are about.
+    ranks: the processes that share the heads; all of them must request the same results in the same order.
     """
 
     tokens: tuple[str, ...] = field(repr=False)
@@ -76,36 +80,36 @@ class LinearTrace:
 
     def __reduce__(self) -> str:
         raise TypeError(
-            "a linear trace holds a model's tensors and a way through them, which no file holds: save its results instead, "
-            "such as trace.rollout()"
+            "a linear trace refers to a model's tensors and cannot be pickled: save its results instead, such as "
+            "trace.rollout()"
         )
 
     def __copy__(self) -> LinearTrace:
-        return self  # nothing in it changes
+        return self  # immutable
 
     def __deepcopy__(self, memo: Any) -> LinearTrace:
         return self
 
     @property
     def queries(self) -> tuple[int, ...]:
-        """How results number the rows: by their position; rows of several positions by numbers past the text."""
+        """The numbers of the rows in results: their positions; rows of several positions have numbers past the text."""
         past = iter(range(len(self.tokens), len(self.tokens) + len(self.rows)))
         return tuple(next(past) if row.several else row.positions[0] for row in self.rows)
 
     def raw(self) -> TokenAttention:
-        """What the chosen positions take at the chosen layers."""
+        """Return the attention of the chosen positions at the chosen layers."""
         rows = {o.number: self._edges(o, self._start())[0] for o in self._down() if o.number in self.layers}
         values = torch.stack([rows[l] for l in self.layers])
         return self._result("raw", values, self._reliability("raw", values[-1]))
 
     def rollout(self, residual: Residual = 0.5, receptive_field: str | None = None) -> TokenAttention:
-        """Attention rollout of the chosen positions, from each chosen layer down to the input.
+        """Return attention rollout of the chosen positions, from each chosen layer down to the input.
 
-        ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down; with
-        edges, their rows in place of the mean of P, and where the residual connection is in them nothing is added.
-        residual: a weight, or "measured", each position's own share at each layer.
-        receptive_field: None, "ratio" or "difference", as in `attnflow.receptive`; the uniform attention beside it is
-        computed without matrices too.
+        ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down. With
+        edges, their rows replace the mean of P, and nothing is added if they contain the residual connection.
+        residual: a weight, or "measured" for each position's own share at each layer.
+        receptive_field: None, "ratio" or "difference", as in `attnflow.receptive`; the uniform attention is computed
+        without matrices too.
         """
         if receptive_field not in (None, "ratio", "difference"):
             raise InputError(
@@ -116,7 +120,7 @@ class LinearTrace:
         options: dict[str, Any] = {"residual": residual}
         if receptive_field is not None:
             if self.edges is not None:
-                raise InputError("receptive_field is for attention itself: leave it or edges out")
+                raise InputError("receptive_field is for attention itself: leave out receptive_field or edges")
             options["receptive_field"] = receptive_field
             values = compared(values, self._rolled(residual, _uniform), receptive_field)
         else:
@@ -124,33 +128,33 @@ class LinearTrace:
         return self._result("rollout", values, options)
 
     def columns(self, receptive_field: str | None = "layer") -> TokenAttention:
-        """What each position gives in all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``, about no query.
+        """Return what each position gives in all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``, about no query.
 
-        Answer edges are signed here, and what is below zero in the end counts for nothing.
-        receptive_field: "layer" takes the mean over the queries that can see a key in place of the sum; None the sum.
+        Answer edges are signed here; negative results count as zero.
+        receptive_field: "layer" takes the mean over the queries that can see a key instead of the sum; None the sum.
         """
         return self._answered("columns", self._gathered(1.0, receptive_field, "columns"), {})
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
-        """What all edges of all layers carried to the answer, each traced from its key to the input by rollout.
+        """Return what all edges of all layers carried to the answer, each traced from its key to the input by rollout.
 
-        `attnflow.Trace.gather` defines it and its arguments; this is the same without a matrix, one layer at a time.
+        `attnflow.Trace.gather` defines it and its arguments. This computes the same without a matrix, layer by layer.
         """
         if self.explained is None:
             raise InputError(
-                "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
+                "gather adds up what edges carry to the answer, and these edges are not about an answer: trace with "
                 'edges="answer" or "attention-gradient"'
             )
         if self.ranks is not None:
             raise InputError(
-                "gather divides attention by what all heads give, and the heads of this model lie on several processes "
-                "(tensor parallelism): answer_rows() and columns() are sums over heads"
+                "gather divides attention by what all heads give, and the heads of this model are on several processes "
+                "(tensor parallelism): use answer_rows() or columns(), which are sums over heads"
             )
         share = gather_residual(self.depth, residual)
         return self._answered("gather", self._gathered(share, receptive_field, "gather"), {"residual": share})
 
     def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
-        """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
+        """Return what the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
 
         `attnflow.Trace.answer_rows` defines it and its arguments. Needs ``trace(..., memory="linear", edges="answer")``.
         """
@@ -173,7 +177,7 @@ class LinearTrace:
         return self._answer_parts("answer_rows", parts, rows, signed)
 
     def answer_inputs(self, signed: Signed = False) -> TokenAttention:
-        """What the answer owes to each input the whole way down: ``T[k] = x0[k]·∂y/∂x0[k]``.
+        """Return what the answer owes to each input, all the way down: ``T[k] = x0[k]·∂y/∂x0[k]``.
 
         `attnflow.Trace.answer_inputs` defines it. Needs ``trace(..., memory="linear", edges="answer")``.
         """
@@ -182,12 +186,12 @@ class LinearTrace:
         for o in self.descend():
             own = o.holds
             del o
-        assert own is not None  # of answer edges
+        assert own is not None  # answer edges have it
         rows = select_positions(explained.place, self.tokens, self.default_query) or [0]
         return self._answer_parts("answer_inputs", own[0].double().clone(), rows, signed)
 
     def sources(self) -> TokenAttention:
-        """What the answer rests on, by the method that was measured to be best for such a model.
+        """Return what the answer rests on, by the method that was measured to be best for this kind of model.
 
         `attnflow.Trace.sources` defines it. Needs ``trace(..., memory="linear", edges="answer")``.
         """
@@ -196,14 +200,14 @@ class LinearTrace:
 
     def _answer_edges(self, what: str) -> Explained:
         if self.explained is None or self.edges != "answer":
-            raise InputError(f'{what} are of answer edges: trace with memory="linear", edges="answer"')
+            raise InputError(f'{what} need answer edges: trace with memory="linear", edges="answer"')
         return self.explained
 
     def _answer_parts(self, method: str, parts: Tensor, rows: Sequence[int], signed: Signed) -> TokenAttention:
-        """Parts [input] of the answer's log-odds, signed or as shares, with what must be said of them."""
+        """Return parts [input] of the answer's log-odds, signed or as shares, with their notes."""
         assert self.explained is not None
         evidence = self.explained.descent.conserved
-        assert evidence is not None  # a whole descent has checked it
+        assert evidence is not None  # a complete descent has checked it
         causal = self.explained.causal
         about = evidence_sums(method, parts, evidence.y, evidence.constants, evidence.gap, causal)
         parts, said = answer_values(parts, causal, evidence.gap, self.provenance, signed)
@@ -216,11 +220,14 @@ class LinearTrace:
         return self._labelled(method, parts[None, None], (self.depth - 1,), *labels, options)
 
     def flow(self, *_: Any, **__: Any) -> TokenAttention:
-        raise InputError('flow needs one matrix a layer, which memory="linear" never makes: trace with memory="graph"')
+        """Raise InputError: flow needs the matrices, which a linear trace does not keep."""
+        raise InputError(
+            'flow needs one matrix per layer, which memory="linear" never makes: trace with memory="graph"'
+        )
 
     @property
     def _whole(self) -> bool:
-        """Whether the residual connection is in the edges."""
+        """Whether the edges contain the residual connection."""
         return self.edges is not None and edges_of(self.edges).whole
 
     @cached_property
@@ -231,62 +238,62 @@ class LinearTrace:
         return torch.where(largest == 0, 1, largest)
 
     def _down(self) -> Iterator[Operands]:
-        """The layers from the highest chosen one down."""
+        """Yield the layers from the highest chosen one down."""
         return (o for o in self.descend() if o.number <= max(self.layers))
 
     def _edges(self, o: Operands, rows: Tensor, reach: int | None = None) -> Tensor:
-        """``r·E`` of each row r, with E as the graph has it: normalised, the residual connection in it if it is whole."""
+        """Return ``r·E`` of each row r, with E as in the graph: normalised, with the residual connection if it is whole."""
         if self.ranks is not None:
             self._check_linear(o)
-        if self.edges == "answer":  # rows of shares, however they are normalised
+        if self.edges == "answer":  # rows are shares in any normalisation
             own = self._residual(o)
             return pass_down(o.scores, rows, o.weighing, own, normalized=True, clipped=True, reach=reach)
         by_rows = self.normalized == "rows"
         if self.edges in (None, PLAIN) and not (by_rows and o.scores.sinks is not None):
-            down = step(o.scores, rows, reach)  # the rows of attention sum to one by themselves
+            down = step(o.scores, rows, reach)  # rows of attention already sum to one
         else:
             down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows, reach=reach)
         down = self._joined(down)
         return down / self._largest.to(down) if self.normalized == "graph" else down
 
     def _check_linear(self, o: Operands) -> None:
-        """Refuses rows that are divided by sums over all heads, edge by edge, of which each process has its own."""
+        """Refuse rows that are divided, edge by edge, by sums over all heads: each process has only its own heads."""
         plain = self.edges in (None, PLAIN) and o.scores.sinks is None
         if self.edges == "answer" or (self.normalized == "rows" and not plain):
             raise InputError(
                 f"rows of edges={self.edges!r} are divided by what all heads carry together, and the heads of this model "
-                "lie on several processes (tensor parallelism): answer_rows(), answer_inputs() and columns() of answer "
-                "edges are sums over heads, and so is rollout() without edges"
+                "are on several processes (tensor parallelism): use answer_rows(), answer_inputs() or columns() of "
+                "answer edges, or rollout() without edges, which are sums over heads"
             )
 
     def _joined(self, x: Tensor) -> Tensor:
-        """What is added up over heads in this process, over all heads; answer edges are a sum of heads, others a mean."""
+        """Return the sum of this process's heads over all processes; answer edges are a sum of heads, others a mean."""
         if self.ranks is None:
             return x
         return self.ranks.sum(x) if self.edges == "answer" else self.ranks.mean(x)
 
     def _residual(self, o: Operands) -> Tensor:
-        """Of answer edges, what the residual connection carries: what the state below holds and no edge reads."""
+        """Return what the residual connection carries for answer edges: what the state below holds and no edge reads."""
         assert o.holds is not None
         return (o.holds.to(self.device, self.dtype) - self._carried(o)).clamp(min=0)
 
     def _carried(self, o: Operands) -> Tensor:
-        """``Σ_q E[q, k]`` of a layer, [key]; answer edges are signed."""
+        """Return ``Σ_q E[q, k]`` of a layer, [key]; answer edges are signed."""
         every = torch.ones(1, 1, len(self.tokens), device=self.device, dtype=self.dtype)
         if self.edges == "answer":
             return self._joined(pass_down(o.scores, every, o.weighing))[0, 0]
         return self._edges(o, every)[0, 0]
 
     def _gathered(self, residual: float, receptive_field: str | None, method: str) -> Tensor:
-        """[input]."""
+        """Return what gather adds up, [input]."""
         if receptive_field not in (None, "layer"):
-            raise InputError(f"receptive_field={receptive_field!r}: of {method}, expected 'layer' or None")
+            raise InputError(f"receptive_field={receptive_field!r}: for {method}, expected 'layer' or None")
         return gathered(self.descend(), self._carried, residual, receptive_field == "layer")
 
     def _rolled(self, residual: Residual, below: Callable[[Operands, Tensor, int | None], Tensor]) -> Tensor:
-        """[layer, query, input]; all rows go down together: several at once cost less than one at a time."""
+        """Return [layer, query, input]. All rows go down together, which costs less than one at a time."""
         down = self._down()
-        reach: int | None = None  # once rows are above zero at many queries, they are so in all layers below
+        reach: int | None = None  # rows that are positive at many queries stay so in all layers below
 
         def through(l: int, state: Tensor | None) -> Tensor:
             nonlocal reach
@@ -310,10 +317,10 @@ class LinearTrace:
     def _reliability(
         self, method: str, values: Tensor, places: Sequence[int] | None = None, more: Notes | None = None
     ) -> dict[str, list[str]]:
-        """What speaks against the rows of the highest layer, ``values[query, input]``: a part of the provenance.
+        """Return notes on the rows of the highest layer, ``values[query, input]``, as a part of the provenance.
 
-        places: where the queries stand, those of `rows` by default. more: what is said of every row besides. A sink is told
-        by the row itself: its highest position, where its values are short in most layers.
+        places: the positions of the queries, those of `rows` by default. more: further notes on every row. A sink is found
+        from the row itself: its highest position, if its values are short in most layers.
         """
         layer = self.depth - 1 if places is not None else self.layers[-1]
         below = [x for x in self.lengths[: layer + 1] if x is not None] if self.edges is None else []
@@ -331,7 +338,7 @@ class LinearTrace:
         return {"reliability": sentences} if sentences else {}
 
     def _start(self) -> Tensor:
-        """[1, row, position]: the weights of the rows."""
+        """Return [1, row, position]: the weights of the rows."""
         rows = torch.zeros(1, len(self.rows), len(self.tokens), dtype=self.dtype)
         for number, row in enumerate(self.rows):
             rows[0, number, list(row.positions)] = torch.tensor(row.weights, dtype=self.dtype)
@@ -339,16 +346,12 @@ class LinearTrace:
 
     def _result(self, method: str, values: Tensor, options: Mapping[str, Any]) -> TokenAttention:
         labels = tuple(row.label(self.tokens) for row in self.rows)
-        spans = {
-            str(number): dict(zip(map(str, row.positions), row.weights, strict=True))
-            for number, row in zip(self.queries, self.rows, strict=True)
-            if row.several
-        }
-        more = {**options, **({"query_weights": spans} if spans else {})}
+        spans = {number: row for number, row in zip(self.queries, self.rows, strict=True) if row.several}
+        more = {**options, **({"query_weights": query_weights(spans)} if spans else {})}
         return self._labelled(method, values, self.layers, self.queries, labels, more)
 
     def _answered(self, method: str, values: Tensor, options: Mapping[str, Any]) -> TokenAttention:
-        """A result that is about no query, at the place that answers."""
+        """Return a result that is about no query, at the place that answers."""
         place = self.default_query or 0
         top = (self.depth - 1,)
         options = {**options, **self._reliability(method, values[None], [place])}
@@ -379,7 +382,7 @@ class LinearTrace:
 
 
 def short_in_most(lengths: Tensor, position: int) -> bool:
-    """Whether the value at this position is at most half as long as the median in most layers, [layer, position]."""
+    """Return whether the value at this position is at most half as long as the median in most layers, [layer, position]."""
     medians = lengths.kthvalue(lengths.shape[1] // 2 + 1, dim=1).values
     short = (lengths[:, position] <= SHORT * medians) & (medians > 0)
     return bool(short.float().mean() > 0.5)
@@ -401,7 +404,7 @@ def trace_linear(
     answer: Any = None,
     of: str = "logit",
 ) -> list[LinearTrace]:
-    """`Model.trace` with memory="linear", of texts that may run together; one at a time for edges by gradients."""
+    """Run `Model.trace` with memory="linear" for texts that may run together; one at a time for edges by gradients."""
     if reduce != "mean":
         raise InputError(f'heads={reduce!r}: memory="linear" takes the mean over heads; leave heads out')
     normalized = "none"
@@ -409,14 +412,14 @@ def trace_linear(
         normalized = normalization_of(edges, normalize)
         if edges not in LINEAR:
             raise InputError(
-                f'edges={edges!r} need matrices: memory="linear" has {", ".join(map(repr, LINEAR))}; or trace with '
+                f'edges={edges!r} need matrices: memory="linear" supports {", ".join(map(repr, LINEAR))}; or trace with '
                 'memory="graph"'
             )
     layers = None if layers is None else positions(layers, "layer")
     if layers == []:
         raise InputError("layers is an empty list: expected at least one")
     checked = check_linear(model, encoded)
-    rows = [tuple(select_rows(queries, int(one.tensors["input_ids"].shape[1]))) for one in encoded]
+    rows = [_rows_of(model, one, queries) for one in encoded]
     if not rows[0]:
         raise InputError("queries is an empty list: expected at least one")
     chosen = tuple(select_layers([-1] if layers is None else layers, len(checked.stack.main)))
@@ -434,18 +437,29 @@ def trace_linear(
     return traces if reasons is None else [_about(traces[0], reasons)]
 
 
+def _rows_of(model: Runner, encoded: Encoded, queries: Queries | None) -> tuple[Row, ...]:
+    """Return the rows to explain: the given ones, the sentence embedding of a model that has one, or the last position."""
+    n = int(encoded.tensors["input_ids"].shape[1])
+    if queries is not None or model.pooling is None:
+        return tuple(select_rows(queries, n))
+    pooled = model.pooling.row(n)
+    if pooled.refusal:
+        raise InputError(f"{pooled.refusal}: give queries=, the positions to explain")
+    return (pooled,)
+
+
 def check_linear(model: Runner, encoded: Sequence[Encoded]) -> Checked:
-    """That these inputs can be explained without matrices; on the first use of their kind, by numbers."""
+    """Check that these inputs can be explained without matrices; numerically on the first use of their kind."""
     for one in encoded:
         if "input_ids" not in one.tensors or one.target is not None:
             raise InputError(
-                'memory="linear" is for texts and models with one stack; trace this one with memory="graph"'
+                'memory="linear" supports texts and models with one stack; trace this one with memory="graph"'
             )
     checked = model.verify(encoded[0])
     if not checked.blocks:
         raise ModelError(
-            f'memory="linear" needs attention that is softmax(QKᵀ + mask), which {type(model.model).__name__} was not '
-            'found to have: trace with memory="graph"'
+            f'memory="linear" needs attention that is softmax(QKᵀ + mask), and {type(model.model).__name__} does not '
+            'appear to have it: trace with memory="graph"'
         )
     kind = kind_of(encoded[0])
     if kind not in model.checked_linear:
@@ -455,7 +469,7 @@ def check_linear(model: Runner, encoded: Sequence[Encoded]) -> Checked:
 
 
 def _about(trace: LinearTrace, reasons: Explained) -> LinearTrace:
-    """The trace with the answer that its edges are about; answer edges of a masked token are asked at its place."""
+    """Return the trace with the answer that its edges are about; answer edges of a masked token use its position."""
     masked = trace.edges == "answer" and reasons.about["kind"] == "masked token"
     place = reasons.place if masked else trace.default_query
     provenance = {**trace.provenance, "answer": dict(reasons.about)}
@@ -463,8 +477,8 @@ def _about(trace: LinearTrace, reasons: Explained) -> LinearTrace:
 
 
 def _bare(encoded: Encoded) -> Encoded:
-    """Without a mask of ones, which would be read at every layer for nothing; beside positions it says that they are one
-    text."""
+    """Return the input without a mask of ones, which every layer would read for nothing. Next to positions it is kept: it
+    says that they are one text."""
     positioned = "position_ids" in encoded.tensors
     tensors = {k: v for k, v in encoded.tensors.items() if positioned or k != "attention_mask" or not bool(v.all())}
     return replace(encoded, tensors=tensors)
@@ -515,7 +529,7 @@ def _trace_of(
 
 
 def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
-    """Products without matrices against matrices, from the same operands, on the first tokens of the text."""
+    """Compare products without matrices to matrices, from the same operands, on the first tokens of the text."""
     tensors = probe(encoded.tensors)
     n = int(tensors["input_ids"].shape[1])
     _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN, None)
@@ -527,6 +541,6 @@ def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
         gap = gap if ranks is None else ranks.worst(gap, model.device)
         if gap > (2e-2 if half(model.dtype) else 1e-4):
             raise ModelError(
-                f'layer {operands.number} by memory="linear" differs from its matrix by {gap:.3g}: trace with '
+                f'layer {operands.number} with memory="linear" differs from its matrix by {gap:.3g}: trace with '
                 'memory="graph"'
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """The first row is the head.
+    """Return a table whose first row is the head.
 
     >>> print(table([["", "L1"], ["raw", "0.5"]]))
     |  | L1 |

@@ -1,19 +1,19 @@
-"""Every method that explains a text, and which options each of them takes: one table for commands and for jobs."""
+"""All methods that explain a text and the options each of them takes: one table for commands and jobs."""
 
 from __future__ import annotations
 
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
 LAYERED = ("raw", "rollout", "flow", "joint_flow")
-"""What follows the graph down from a state: one result a layer."""
+"""Methods that follow the graph down from a state: one result per layer."""
 GATHERED = ("gather", "columns")
-"""What adds up edges by gradients over all layers. Columns take every position for its own token: `Trace.gather(1.0)`."""
+"""Methods that add up edges by gradients over all layers. "columns" treats positions as tokens: `Trace.gather(1.0)`."""
 IMPORTANCE = ("blank_out", "gradient", "integrated_gradients", "shapley")
-"""What a token is worth to the answer, by changes of the text or of its embeddings: methods of `Model`."""
+"""Methods that measure what a token is worth to the answer by changing the text or its embeddings: methods of `Model`."""
 TEXT_METHODS = (*LAYERED, INPUTS, METHOD, *GATHERED, *IMPORTANCE)
 
 SIGNED = (INPUTS, "integrated_gradients", "shapley")
-"""Methods whose values may be negative: what speaks against the answer."""
+"""Methods whose values may be negative: what counts against the answer."""
 
 _ABOUT_A_STATE = frozenset({"query", "layers", "sinks", "words", "edges"})
 _TAKEN = {
@@ -28,7 +28,7 @@ _TAKEN = {
 
 
 def method_name(name: str) -> str:
-    """The name in this table of a method that a user may write with dashes.
+    """Return the name in this table of a method that may be written with dashes.
 
     >>> method_name("integrated-gradients")
     'integrated_gradients'
@@ -38,12 +38,12 @@ def method_name(name: str) -> str:
 
 
 def is_about_answer(edges: str | None) -> bool:
-    """Whether edges of this name are made of gradients of an answer."""
+    """Return whether edges of this name are made from gradients of an answer."""
     return edges is not None and (edges == "answer" or "gradient" in edges)
 
 
 def takes(method: str, option: str, edges: str | None = None) -> bool:
-    """Whether an option changes what a method gives. edges: those that the method is computed with.
+    """Return whether an option changes the result of a method. edges: the edges that the method uses.
 
     option: "query", "layers", "sinks", "words", "edges", "residual" (a weight), "measured" (the residual's own share),
     "receptive_field", "answer" or "of".
@@ -53,12 +53,12 @@ def takes(method: str, option: str, edges: str | None = None) -> bool:
     """
     own = _TAKEN.get(method, frozenset())
     if option in ("answer", "of") and "edges" in own and edges is not None:
-        return is_about_answer(edges) and (option, edges) != ("of", "answer")  # answer edges are of the log-odds
+        return is_about_answer(edges) and (option, edges) != ("of", "answer")  # answer edges always use the log-odds
     return option in own
 
 
 def takers(option: str, edges: str | None = None) -> list[str]:
-    """The methods that take an option.
+    """Return the methods that take an option.
 
     >>> takers("measured")
     ['rollout', 'flow', 'joint_flow']

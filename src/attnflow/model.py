@@ -1,10 +1,11 @@
-"""A model that can be explained: any attention model that transformers or plain PyTorch runs."""
+"""A model that can be explained: any attention model of transformers or plain PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 import torch
 
@@ -13,23 +14,28 @@ from attnflow.answer import Answer
 from attnflow.answering import TOKENS, Messages, Reading, Watch, answer_many, answer_one, is_several
 from attnflow.capture import hub
 from attnflow.capture.generate import Progress
-from attnflow.capture.inputs import Encoded
+from attnflow.capture.inputs import Encoded, runs_alone
+from attnflow.capture.pooling import Pooling
 from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Runner
+from attnflow.capture.sentence_folder import is_sentence_transformer, pooling_of
 from attnflow.edges import BY_LAYERS, traced
-from attnflow.errors import InputError
+from attnflow.errors import InputError, a_type
 from attnflow.importance import blank_out, gradient, integrated_gradients, shapley
 from attnflow.importance.question import many
 from attnflow.long import LINEAR, LinearTrace, trace_linear
 from attnflow.selection import Queries, Query
+from attnflow.similarity import Similarity, similarity_of
 from attnflow.trace import Trace
 from attnflow.version import __version__
 
 if TYPE_CHECKING:
     from attnflow.view.page import Page
 
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+
 BATCH = 16
-"""Texts that run together, padded to the longest of them."""
+"""The number of texts that run together, padded to the longest of them."""
 
 MISSING = ("keep", "normalize", "self")
 
@@ -40,66 +46,97 @@ def load(
     model: str | Path | None = None,
     *,
     revision: str | None = None,
-    device: str | None = None,
+    device: str | hub.DeviceMap | None = None,
     dtype: str = "auto",
     trust_remote_code: bool = False,
-    safetensors: bool = True,
+    allow_pickle: bool = False,
     gguf_file: str | None = None,
 ) -> Model:
-    """A model from the Hugging Face hub or a folder, with its tokenizer or processor, ready to be traced.
+    """Load a model from the Hugging Face hub or a folder, with its tokenizer or processor, ready to be traced.
 
-    model: a folder that ``save_pretrained`` wrote, or the id of a model on the hub; caches and ``HF_HUB_OFFLINE`` are
-        respected. The class is the one that its configuration names, so heads for classes or words come along. Without
-        one, a verb-number model of the paper's architecture, which comes with the package.
+    model: a folder written by ``save_pretrained``, or the id of a model on the hub; caches and ``HF_HUB_OFFLINE`` are
+        respected. The class is the one named in the configuration, so classification and language-model heads are loaded
+        too. For a sentence-transformers folder (modules.json) it is the bare transformer with its pooling. The default is a
+        verb-number model of the paper's architecture, which is part of the package.
     revision: branch, tag or commit on the hub.
-    device: such as "cpu", "cuda", "cuda:1" or "mps"; the first GPU if there is one, by default.
-    dtype: "auto" takes what the checkpoint was saved in; or "float32", "float16", "bfloat16", "float64".
-    trust_remote_code: run code that comes with the model. False unless you have read that code.
-    safetensors: True takes safetensors only. False also takes PyTorch files, through torch's weights-only reader.
+    device: for example "cpu", "cuda", "cuda:1" or "mps"; the default is the first GPU if there is one. "auto" spreads the
+        layers over all GPUs, then memory, then disk, like ``device_map="auto"`` of transformers. A device map such as
+        {"model.layers.0": 0, …, "lm_head": "cpu"} says where each part goes. Both need accelerate.
+    dtype: "auto" uses the dtype of the checkpoint; or "float32", "float16", "bfloat16", "float64".
+    trust_remote_code: run code that comes with the model. Keep it False unless you have read that code.
+    allow_pickle: also accept PyTorch files (pytorch_model.bin), through torch's weights-only reader, which runs no code in
+        them. False accepts only safetensors.
     gguf_file: the name of a GGUF file in the folder or repository; ``model`` may also be the path of one.
     """
     source = model
     if source is None:
         if revision is not None or gguf_file is not None:
-            raise InputError("revision and gguf_file go with a model: the embedded one has neither")
+            raise InputError("revision and gguf_file need a model: the embedded one has neither")
         source = embedded_folder()
-    loaded = hub.fetch(source, revision, device, dtype, trust_remote_code, safetensors, gguf_file)
+    loaded = hub.fetch(source, revision, device, dtype, trust_remote_code, allow_pickle, gguf_file)
     if model is None:
         return Model(loaded.model, loaded.processor, EMBEDDED, f"attnflow {__version__}")
-    return Model(loaded.model, loaded.processor, loaded.name, loaded.revision)
+    return Model(loaded.model, loaded.processor, loaded.name, loaded.revision, loaded.pooling)
 
 
 def embedded_folder() -> Path:
     return Path(__file__).parent / "paper" / EMBEDDED
 
 
-def wrap(model: torch.nn.Module, processor: Any = None, *, name: str | None = None) -> Model:
-    """A model from transformers or plain PyTorch, ready to be traced.
+def wrap(
+    model: torch.nn.Module, processor: Any = None, *, name: str | None = None, pooling: str | None = None
+) -> Model:
+    """Wrap a model from transformers or plain PyTorch, ready to be traced.
 
-    model: any module. It is put into evaluation mode; a transformers model gets our function in front of its attention
-        implementation, which does nothing unless a trace is running.
-    processor: its tokenizer, image processor or feature extractor, or a processor with several of these.
-    name: how results name the model; by default its hub id, or the last part of its folder.
+    model: any module. It is put into evaluation mode. The attention implementation of a transformers model is wrapped in a
+        function that does nothing unless a trace is running.
+    processor: the model's tokenizer, image processor or feature extractor, or a processor with several of these.
+    name: the name of the model in results; by default its hub id, or the last part of its folder.
+    pooling: how states are pooled to the embedding of a text, for models that do so: "mean", "cls", "lasttoken",
+        "weightedmean", "mean_sqrt_len_tokens" or "max". A SentenceTransformer brings its own pooling and tokenizer.
     """
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"model is a {type(model).__name__}: expected a torch module; load() takes a path or a hub id")
-    return Model(model, processor, name)
+        raise InputError(f"model is {a_type(model)}: expected a torch module; load() takes a path or a hub id")
+    if processor is not None and not callable(processor):
+        raise InputError(
+            f"processor is {a_type(processor)}: expected a tokenizer or processor object, such as "
+            "AutoTokenizer.from_pretrained(…); load() loads both by name"
+        )
+    if is_sentence_transformer(model):
+        if processor is not None or pooling is not None:
+            raise InputError(
+                "a SentenceTransformer brings its own tokenizer and pooling: leave processor and pooling out"
+            )
+        inner, tokenizer, own = pooling_of(model)
+        return Model(inner, tokenizer, name, pooling=own)
+    return Model(model, processor, name, pooling=None if pooling is None else Pooling((pooling,)))
 
 
 def _refuse(options: Mapping[str, Any], sentence: str) -> None:
-    """Refuses the first of these options that was given."""
+    """Refuse the first of these options that was given."""
     for name, value in options.items():
         if value is not None and value is not False:
             raise InputError(sentence.format(name=name))
 
 
+def _with_autograd(function: CallableT) -> CallableT:
+    """Return the same function with autograd on, even in inference mode, whose tensors cannot be differentiated."""
+
+    @wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode(False):
+            return function(*args, **kwargs)
+
+    return cast(CallableT, inside)
+
+
 def _read_once(queries: Any) -> Any:
-    """An iterator as a list, so that it serves for all texts."""
+    """Return an iterator as a list, so that all texts can use it."""
     return list(queries) if isinstance(queries, Iterator) else queries
 
 
 class TraceOptions(TypedDict, total=False):
-    """The options of `Model.trace` that do not change what kind of thing it returns."""
+    """The options of `Model.trace` that do not change the type of its result."""
 
     target: str | None
     heads: str | Iterable[int]
@@ -117,19 +154,20 @@ class TraceOptions(TypedDict, total=False):
 
 
 class AnswerOptions(TypedDict, total=False):
-    """The options of `Model.answer` that do not change what kind of thing it returns."""
+    """The options of `Model.answer` that do not change the type of its result."""
 
     max_new_tokens: int
     documents: Mapping[str, str] | None
     system: str | None
     cache: Any
     interpret_special: bool
+    image: Any
     progress: Progress | None
     watch: Watch | None
 
 
 class Model(Runner):
-    """A wrapped model. `trace` runs it once and returns what attention did; several threads may do so at a time."""
+    """A wrapped model. `trace` runs it once and returns what attention did; several threads may call it at once."""
 
     @overload
     def trace(
@@ -143,6 +181,7 @@ class Model(Runner):
     def trace(self, text: Any, *, memory: Literal["linear"], **options: Unpack[TraceOptions]) -> LinearTrace: ...
     @overload
     def trace(self, text: Any, *, memory: Literal["graph"] = "graph", **options: Unpack[TraceOptions]) -> Trace: ...
+    @_with_autograd
     def trace(
         self,
         text: Any,
@@ -162,28 +201,30 @@ class Model(Runner):
         answer: Any = None,
         of: str = "logit",
     ) -> Trace | LinearTrace | list[Trace] | list[LinearTrace]:
-        """Runs the model once and returns a `Trace`; for a list of texts, padded batches and a list of traces.
+        """Run the model once and return a `Trace`; for a list of texts, run padded batches and return a list of traces.
 
-        text: a text; a pair of texts as a tuple; an image (PIL, array, path or pixel values) or a waveform for models
+        text: a text; a pair of texts as a tuple; for a vision-language model a pair of a text and an image (PIL, array or a
+            Path); an image (PIL, array, path or pixel values) or a sound (waveform, or path of a WAV file) for models
             that take those; or a dict of tensors, as the model's forward takes them.
-        target: for encoder-decoders, the text that the decoder writes; if not given, the model's own greedy answer.
-        heads: how heads are reduced: "mean", "max", "min" or a list of heads.
-        keep_heads: True or a list of layers, for which all heads stay in ``trace.weights``.
-        missing: for models with attention sinks, whose rows sum to less than one: "keep" them so, "normalize" divides
+        target: for encoder-decoders, the text that the decoder writes; the default is the model's own greedy answer.
+        heads: how to reduce heads: "mean", "max", "min" or a list of heads.
+        keep_heads: True or a list of layers, for which all heads are kept in ``trace.weights``.
+        missing: for models with attention sinks, whose rows sum to less than one: "keep" keeps them so, "normalize" divides
             by the sum, "self" gives the rest to the position itself.
         truncate: cut texts that are longer than the model takes, instead of refusing them.
-        memory: "graph" keeps one matrix a layer. "linear" keeps queries and keys only, and explains ``queries`` at
-            ``layers`` by raw attention and rollout: for contexts whose matrices would not fit. It takes the edges "mean",
-            "head-norm" and "projection", and by gradients "attention-gradient" and "answer", for which layers run again
-            one by one, but for those that a GPU has room to keep.
-        queries, layers: for memory="linear": which positions and layers to explain; the last of each by default. An item
-            of ``queries`` may be a mapping {position: weight}, one row of several positions, taken as they are: a span at
-            the price of one position.
-        offload: for memory="linear" on a GPU: keep what layers need in host memory, copied while others are at work.
-        sampling_rate: of a waveform, in Hz.
-        edges: what an edge weighs, other than its attention, for example "value-norm", "alti" or "attention-gradient":
-            `attnflow.edges.EDGES` has them all. normalize: see `attnflow.edges.reweighed`.
-        answer, of: for edges by gradients, what is differentiated, as in `gradient`, but the logit unless told otherwise.
+        memory: "graph" keeps one matrix per layer. "linear" keeps only queries and keys, and explains ``queries`` at
+            ``layers`` by raw attention and rollout, for contexts whose matrices would not fit. It takes the edges "mean",
+            "head-norm" and "projection", and by gradients "attention-gradient" and "answer". For the last two, layers run
+            again one by one, except for those that fit into GPU memory.
+        queries, layers: for memory="linear": the positions and layers to explain; by default the last of each. An item of
+            ``queries`` may be a mapping {position: weight}, one row of several positions, used as given: a span at the cost
+            of one position.
+        offload: for memory="linear" on a GPU: keep what layers need in host memory, copied while other layers compute.
+        sampling_rate: the sampling rate of a waveform, in Hz.
+        edges: what an edge weighs instead of its attention, for example "value-norm", "alti" or "attention-gradient":
+            `attnflow.edges.EDGES` lists them all.
+        normalize: see `attnflow.edges.reweighed`.
+        answer, of: for edges by gradients, what is differentiated, as in `gradient`, with the logit as the default.
         """
         if memory not in ("graph", "linear"):
             raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
@@ -197,17 +238,17 @@ class Model(Runner):
                 others["missing"] = None if missing == "keep" else missing
             else:
                 others |= {"queries": queries, "layers": layers, "offload": offload}
-            _refuse(others, f"{{name}} does not go with edges={edges!r}: leave one of them out")
+            _refuse(others, f"{{name}} does not work with edges={edges!r}: leave one of them out")
             if memory == "linear" and edges in LINEAR and edges not in BY_LAYERS:
                 _refuse(
                     about,
-                    f'{{name}} does not go with edges={edges!r} and memory="linear", which are about no answer: '
+                    f'{{name}} does not work with edges={edges!r} and memory="linear", which are about no answer: '
                     'leave it out, or trace with memory="graph"',
                 )
         else:
             _refuse(
                 {"normalize": normalize, **about},
-                "{name} goes with edges: say which, for example edges='attention-gradient'",
+                "{name} needs edges, for example edges='attention-gradient'",
             )
         if edges is not None and memory == "graph":
             options: dict[str, Any] = {"of": of, "missing": missing, "truncate": truncate}
@@ -221,17 +262,17 @@ class Model(Runner):
         if memory == "linear":
             matrices = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
             matrices["missing"] = None if missing == "keep" else missing
-            _refuse(matrices, '{name} does not go with memory="linear": leave it out, or trace with memory="graph"')
+            _refuse(matrices, '{name} does not work with memory="linear": leave it out, or trace with memory="graph"')
         if memory == "graph" and (queries is not None or layers is not None or offload):
             raise InputError(
-                'queries, layers and offload are for memory="linear"; here, give query= to raw(), rollout() or flow()'
+                'queries, layers and offload need memory="linear"; here, give query= to raw(), rollout() or flow()'
             )
         self.check_evaluating()
         many_texts = isinstance(text, list)
         if many_texts and not text:
             return []
         if many_texts and target is not None:
-            raise InputError("target goes with one text: trace encoder-decoders one text at a time")
+            raise InputError("target needs a single text: trace encoder-decoders one text at a time")
         items = text if many_texts else [text]
         encoded = [self.encode(item, target, truncate, sampling_rate) for item in items]
         reduce = self._head_reduction(heads, encoded[0])
@@ -266,14 +307,16 @@ class Model(Runner):
     ) -> list[Trace]:
         traces = []
         for some in self._together(encoded):
-            batch = self.run_batch(some, self.verify(encoded[0]), reduce, keep)
+            batch = self.run_batch(some, self.verify(some[0]), reduce, keep)
             traces += [Trace.of(batch.passed(number, missing)) for number in range(len(some))]
         return traces
 
     def _together(self, encoded: list[Encoded]) -> list[list[Encoded]]:
-        """These inputs as batches: all of them, or one by one where padding would change what the model does."""
+        """Return these inputs as batches: all together, or one by one if padding would change what the model does."""
         checked = self.verify(encoded[0])
         alone = checked.padding is False or "input_ids" not in encoded[0].tensors or encoded[0].target is not None
+        alone = alone or any(runs_alone(one.tensors) for one in encoded)
+        alone = alone or self.stretching.changes([len(one.tokens) for one in encoded])
         return [[one] for one in encoded] if alone else [encoded]
 
     @overload
@@ -286,6 +329,7 @@ class Model(Runner):
         self, prompt: list[str] | list[Messages] | list[torch.Tensor], *,
         answer: Sequence[str | Sequence[int]] | None = None, **options: Unpack[AnswerOptions],
     ) -> list[Answer]: ...  # fmt: skip
+    @_with_autograd
     def answer(
         self,
         prompt: Any,
@@ -296,44 +340,57 @@ class Model(Runner):
         system: str | None = None,
         cache: Any = None,
         interpret_special: bool = False,
+        image: Any = None,
         progress: Progress | None = None,
         watch: Watch | None = None,
     ) -> Answer | list[Answer]:
-        """What a language model answers to a prompt, ready to be explained: which parts of the prompt it came from.
+        """Return the answer of a language model to a prompt, ready to be explained: which parts of the prompt it came from.
 
-        prompt: a text; messages, such as [{"role": "user", "content": "…"}], for the chat template; or the numbers of
-            tokens. A list of texts, or of lists of messages, is several prompts, and gives a list of answers.
-        answer: the answer to explain, as a text or as numbers of tokens; without one, the model writes it, greedily.
-        max_new_tokens: how many tokens the model writes at most.
-        documents: texts by name, put in front of a text, or of the last message by the user.
-        system: a message by the system, in front of the others.
-        cache: the key-value cache of a generation that wrote ``answer``, numbers of tokens, after this prompt; only read.
-            One of transformers, the keys and values of each layer, or an `attnflow.PagedCache`.
-        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as such.
-        progress: called with a stage, how much of it is done and how much there is.
-        watch: called with the answer so far while the model writes it, at its first token and then as often as takes no
-            longer than writing does. What it has explained is not computed again: each call costs a pass over new tokens.
+        prompt: a text; messages, such as [{"role": "user", "content": "…"}], for the chat template; or token numbers. A
+            list of texts, or of lists of messages, means several prompts and returns a list of answers.
+        answer: the answer to explain, as a text or as token numbers; by default the model writes it, greedily.
+        max_new_tokens: the most tokens that the model writes.
+        documents: texts by name, put in front of a text, or of the user's last message.
+        system: a system message, put in front of the others.
+        cache: the key-value cache of the generation that wrote ``answer``, given as token numbers, after this prompt; it is
+            only read. A cache of transformers, the keys and values of each layer, or an `attnflow.PagedCache`.
+        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens.
+        image: for a vision-language model, an image that goes with the prompt: PIL, array, or the path of a file. It is put
+            in front of the text, or of the user's last message; `Answer.patches` shows what its parts gave.
+        progress: called with a stage, the amount done and the total.
+        watch: called with the answer so far while the model writes it: at its first token, and then as often as it takes no
+            longer than writing does. Results are reused: each call costs a pass over the new tokens only.
         """
-        reading = Reading(documents, system, interpret_special)
+        reading = Reading(documents, system, interpret_special, image)
         if is_several(prompt):
-            for name, value in (("cache", cache), ("watch", watch)):
+            for name, value in (("cache", cache), ("watch", watch), ("image", image)):
                 if value is not None:
-                    raise InputError(f"{name} goes with one prompt: give one at a time")
+                    raise InputError(f"{name} needs a single prompt: give one at a time")
             return answer_many(self, prompt, answer, max_new_tokens, reading, progress)
         return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress, watch)
 
-    # What a token is worth to the answer: functions of the room importance, whose first argument is this model.
+    # What a token is worth to the answer: functions of `attnflow.importance`, whose first argument is this model.
     blank_out = blank_out
     gradient = gradient
     integrated_gradients = integrated_gradients
     shapley = shapley
+
+    def similarity(self, first: str, second: str, *, truncate: bool = False) -> Similarity:
+        """Return how similar a sentence-embedding model finds two texts, ready to be explained: which words make them so.
+
+        first, second: the texts.
+        truncate: cut texts that are longer than the model takes.
+
+        The embeddings are compared by the measure named in the model's files, or by the cosine. See `Similarity`.
+        """
+        return similarity_of(self, first, second, truncate)
 
     def explain(
         self, text: Any, *, target: str | None = None, query: Query = None,
         importance: str | float | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
         truncate: bool = False, residual: float = 0.5, progress: Progress | None = None,
     ) -> Page:  # fmt: skip
-        """The interactive page of a text: in a notebook it shows itself, ``.save("page.html")`` makes a file that opens
+        """Return the interactive page of a text: notebooks display it, and ``.save("page.html")`` writes a file that opens
         offline. See `attnflow.view.explain`."""
         from attnflow.view.explain import explain
 

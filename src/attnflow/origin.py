@@ -13,24 +13,25 @@ from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
 
 SHARE = 0.8
-"""What the edges that are kept are to carry."""
+"""The share that the kept edges should carry."""
 
 MOST = 60
-"""The most edges between different positions: more of them cannot be told apart in a picture."""
+"""The most edges between different positions: a picture with more is unreadable."""
 
 LEAST = 1e-3
-"""An edge that carries less is not drawn."""
+"""Edges that carry less are not drawn."""
 
 NOISE = 1e-7
-"""Of the widest edge of a layer: single precision leaves such remnants on edges that carry nothing."""
+"""Relative to the widest edge of a layer: single precision leaves such remnants on edges that carry nothing."""
 
 Floats = NDArray[np.float64]
 
 
 class OriginEdge(NamedTuple):
-    """What goes up from the state of ``key`` below layer ``layer`` to that of ``query`` above it.
+    """What goes up from the state of ``key`` below layer ``layer`` to the state of ``query`` above it.
 
-    amount: of all that the tokens give. part: of what the state below holds, over all edges, kept or not.
+    amount: the share of all that the tokens give. part: the share of what the state below holds, over all edges, kept or
+        not.
     """
 
     layer: int
@@ -42,7 +43,7 @@ class OriginEdge(NamedTuple):
 
 @dataclass(frozen=True)
 class Origin:
-    """The strongest edges on the way from tokens to an answer, and what they carry together, of 1."""
+    """The strongest edges on the way from tokens to an answer, and the share that they carry together."""
 
     edges: tuple[OriginEdge, ...]
     carried: float
@@ -55,11 +56,11 @@ def strongest_ways(
     share: float = SHARE,
     most: int = MOST,
 ) -> Origin:
-    """The fewest edges between positions on which ``share`` of what tokens give reaches the top; at most ``most`` of them.
+    """Return the fewest edges between positions that carry ``share`` of what tokens give to the top; at most ``most``.
 
-    graphs: [query, key] of each layer from the bottom up, what each edge carries, none negative; staying at a position is
-    the diagonal. shares: what each token gives, of which those above zero count. It goes up in proportion to what the edges
-    from its state carry that lead to the answer. top: the positions that answer.
+    graphs: [query, key] for each layer from the bottom up: what each edge carries, none negative; the diagonal is what
+    stays at a position. shares: what each token gives; only values above zero count. It goes up in proportion to what the
+    edges from its state carry that lead to the answer. top: the positions that answer.
 
     >>> read = np.array([[1.0, 0.5], [0.0, 0.5]])
     >>> ways = strongest_ways([read, read], np.array([0.2, 0.8]), top=[0], share=1)
@@ -68,7 +69,7 @@ def strongest_ways(
     """
     start = np.asarray(shares, np.float64).clip(min=0)
     if not graphs or any(np.shape(graph) != (len(start), len(start)) for graph in graphs):
-        raise InputError("the ways of an answer need [query, key] of one size at each layer, and as many shares")
+        raise InputError("graphs and shares differ in size: expected [query, key] of one size, and as many shares")
     ups, reaching = _upward(graphs, top)
     start = np.where(reaching, start, 0)
     if not start.sum() or not np.isfinite(start.sum()):
@@ -76,7 +77,7 @@ def strongest_ways(
     start = start / start.sum()
     moves = _moves(ups, start)
     low, high = 0, min(most, len(moves))
-    while low < high:  # what they carry grows with their number
+    while low < high:  # more edges carry more
         middle = (low + high) // 2
         if _carried(_kept(ups, moves[:middle]), start, top)[0] >= share - 1e-12:
             high = middle
@@ -92,8 +93,10 @@ def strongest_ways(
 
 
 def _upward(graphs: Sequence[FloatArray], top: Sequence[int]) -> tuple[list[Floats], NDArray[np.bool_]]:
-    """Where what a state holds goes on, [query, key] of each layer: columns add up to one, or to nothing where no way leads
-    to the answer. And whether one does from each token."""
+    """Return where the content of a state goes, [query, key] per layer, and which tokens lead to the answer.
+
+    Columns add up to one, or to zero if no path leads to the answer.
+    """
     leads = np.zeros(len(graphs[-1]), bool)
     leads[list(top)] = True
     ups = []
@@ -107,7 +110,7 @@ def _upward(graphs: Sequence[FloatArray], top: Sequence[int]) -> tuple[list[Floa
 
 
 def _moves(ups: Sequence[Floats], start: Floats) -> list[tuple[int, int, int]]:
-    """All edges between different positions that something goes along, the widest first."""
+    """Return all edges between different positions that carry something, the widest first."""
     mass, edges = start, list[tuple[float, int, int, int]]()
     for layer, up in enumerate(ups):
         sent = up * mass
@@ -118,7 +121,7 @@ def _moves(ups: Sequence[Floats], start: Floats) -> list[tuple[int, int, int]]:
 
 
 def _kept(ups: Sequence[Floats], moves: Sequence[tuple[int, int, int]]) -> list[Floats]:
-    """The same with these edges between positions alone; whatever stays may stay."""
+    """Return the same with only these edges between positions; staying at a position is always kept."""
     kept = [np.diag(np.diag(up)) for up in ups]
     for layer, query, key in moves:
         kept[layer][query, key] = ups[layer][query, key]
@@ -126,7 +129,7 @@ def _kept(ups: Sequence[Floats], moves: Sequence[tuple[int, int, int]]) -> list[
 
 
 def _carried(kept: Sequence[Floats], start: Floats, top: Sequence[int]) -> tuple[float, list[Floats]]:
-    """What reaches the answer along these edges, and how much of it goes along each."""
+    """Return what reaches the answer along these edges, and how much goes along each."""
     masses = [start]
     for up in kept:
         masses.append(up @ masses[-1])

@@ -1,7 +1,7 @@
-"""Receptive-field normalisation: token attention beside what uniform attention under the same mask would give.
+"""Receptive-field normalisation: token attention relative to what uniform attention under the same mask would give.
 
 Under a causal mask early tokens are seen by every later query and along more paths, so rollout and flow favour them
-whatever the model does. The paper names the remedy (section 5) and leaves it open; these are three ways to read it.
+whatever the model does. The paper names the remedy (section 5) and leaves it open; these are three ways to do it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_mode(mode: str | None) -> None:
 
 
 def uniform(layer: ArrayT) -> ArrayT:
-    """Attention that sees the same positions and prefers none: ``U[q, k] = [W[q, k] > 0] / number of keys that q sees``.
+    """Return attention that sees the same positions and prefers none: ``U[q, k] = [W[q, k] > 0] / keys that q sees``.
 
     A weight that has underflowed to zero in all heads counts as not seen.
 
@@ -39,7 +39,7 @@ def uniform(layer: ArrayT) -> ArrayT:
 
 
 def layerwise(layer: ArrayT) -> ArrayT:
-    """Each key's weight divided by what uniform attention sends to that key; then rows sum to what they did.
+    """Return each key's weight divided by what uniform attention sends to that key; rows keep their sums.
 
     ``W'[q, k] ∝ W[q, k] / Σ_q' U[q', k]``, with U from `uniform`.
 
@@ -55,15 +55,15 @@ def layerwise(layer: ArrayT) -> ArrayT:
 
 
 def relative(method: Callable[[Sequence[ArrayT]], ResultT], layers: Sequence[ArrayT], mode: str | None) -> ResultT:
-    """Token attention of attention weights ``layers``, relative to their receptive field.
+    """Return the token attention of attention weights ``layers``, relative to their receptive field.
 
-    ``method`` takes the weights of all layers to token attention T; it adds the residual connection itself. With
+    ``method`` turns the weights of all layers into token attention T; it adds the residual connection itself. With
     U = ``method`` of the `uniform` weights:
 
     None: ``T``.
-    "ratio": ``T / U``. One means: as much as the mask alone explains. 0 where U is 0.
+    "ratio": ``T / U``. One means as much as the mask alone explains. 0 if U is 0.
     "difference": ``T - U``, signed: what the model adds to the mask.
-    "layer": ``method`` of the `layerwise` weights: each layer is corrected by itself, before anything is propagated.
+    "layer": ``method`` of the `layerwise` weights: each layer is corrected before anything is propagated.
     """
     check_mode(mode)
     if mode is None:
@@ -75,6 +75,6 @@ def relative(method: Callable[[Sequence[ArrayT]], ResultT], layers: Sequence[Arr
 
 
 def compared(values: ArrayT, field: ArrayT, mode: str) -> ArrayT:
-    """``T - U`` for "difference", else ``T / U``, 0 where U is 0."""
+    """Return ``T - U`` for "difference", else ``T / U``, 0 if U is 0."""
     gain: ArrayT = values - field if mode == "difference" else values / (field + (field == 0)) * (field > 0)
     return gain

@@ -1,7 +1,8 @@
-"""Reliability: sentences that say why a row of token attention, or an answer's parts, must not be read as they stand.
+"""Reliability: sentences that say why a row of token attention, or the parts of an answer, should not be read as they are.
 
-A rule is a name and a sentence. Rules speak where the numbers themselves are empty: flow at its bound, all of a row on a
-sink, rows that no longer depend on their query, a probability that cannot move. No sentence is no praise.
+A rule is a name and a sentence. It applies if the numbers themselves are uninformative: flow at its upper bound, a row
+all on a sink, rows that no longer depend on their query, a probability that cannot change. No sentence does not mean
+that the numbers are good.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from attnflow._arrays import FloatArray
 Floats = NDArray[np.float64]
 
 NEARLY_ALL = 0.9
-"""Of the tokens that tie or are at their bound, and of what one position takes: a tenth is left to tell anything."""
+"""The share from which on nearly all tokens tie or are at their bound, or one position takes nearly all of a row."""
 
 EQUAL = 1e-9
-"""Relative: flows are exact to 1e-12, so that what differs by less than this is the same."""
+"""Relative tolerance. Flows are exact to 1e-12, so values that differ by less than this are the same."""
 
 SAME_ROW = 0.99
-"""What rows of different queries have in common, from which on they are one row; twelve mixed layers get there."""
+"""Rows of different queries that have at least this much in common count as one row; twelve mixed layers get there."""
 
 UNLIKELY = 0.01
-"""A probability for each token of an answer, below which the model would hardly ever write it."""
+"""Probability per answer token below which the model would hardly ever write the answer."""
 
 OUTWEIGHED = {"positive": 0.1, "signed": 0.5, "none": 0.0}
-"""Where what speaks for an answer is less than this part of what speaks against it, shares of it are shares of remnants. Of
-shares with signs it is said sooner, because those below zero are then larger than one together."""
+"""If the support for an answer is less than this fraction of what counts against it, its shares are shares of remnants.
+Signed shares get the note sooner, because the negative ones then add up to more than one."""
 
 FIRST = 0.5
-"""The part of what speaks for an answer that the first token holds, from which on the shares are of the smaller part."""
+"""The fraction of the support on the first token above which the shares cover only the smaller part."""
 
 GAP = 0.01
-"""How far parts may be from their sum, relative to their sizes; single precision stays below 1e-4."""
+"""How far the parts may be from their sum, relative to their sizes. Single precision stays below 1e-4."""
 
-LITTLE = "what is left says little of the other tokens"
+LITTLE = "what is left says little about the other tokens"
 ELSEWHERE = f"{LITTLE}; answer edges show what the answer rests on"
 
 ROWS = {
@@ -48,20 +49,20 @@ ROWS = {
     "answer_inputs": "these answer inputs",
     "columns": "these columns",
 }
-"""What sentences call the rows of a method, if not "this rollout"."""
+"""How sentences refer to the rows of a method; the default is "this <method>", as in "this rollout"."""
 
 ABOUT_ANSWERS = ("answer_rows", "answer_inputs", "gather", "columns")
-"""Methods that show what the answer rests on already."""
+"""Methods that already show what the answer rests on."""
 
 Notes = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What is known of the inputs of a row.
+    """What is known about the inputs of a row.
 
-    sinks: positions whose values carry next to nothing. causal: whether the model looks back only, so that the first token
-    is where attention goes that has nowhere to go.
+    sinks: positions whose values carry next to nothing. causal: whether the model only looks back. Its first token then
+    takes the attention that has nowhere else to go.
     """
 
     tokens: Sequence[str]
@@ -72,7 +73,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class FlowBound:
-    """What the flow from a query cannot exceed, whatever is between.
+    """The upper bound of the flow from a query, whatever the layers in between.
 
     leaving: all that leaves the query at its layer. entering: all that the first layer takes from each input.
     """
@@ -82,7 +83,8 @@ class FlowBound:
 
     @property
     def of_inputs(self) -> Floats:
-        """
+        """The bound for each input.
+
         >>> FlowBound(1.0, np.array([0.5, 1.5])).of_inputs
         array([0.5, 1. ])
         """
@@ -93,10 +95,10 @@ class FlowBound:
 def row_notes(
     row: FloatArray, labels: Labels, method: str, layer: int, own: int | None = None, bound: FlowBound | None = None
 ) -> dict[str, str]:
-    """The rules that speak against one row [input], by name.
+    """Return the notes on one row [input], by rule.
 
-    layer: counted from 0. own: where the query stands among the inputs. bound: what flow cannot exceed. Rows with negative
-    values have no shares, and only their ties are looked at.
+    layer: counted from 0. own: the position of the query among the inputs. bound: the upper bound of flow. Rows with
+    negative values have no shares; only their ties are checked.
 
     >>> labels = Labels(["<s>", "a", "key"], [True, False, False], causal=True)
     >>> row_notes(np.array([0.97, 0.02, 0.01]), labels, "rollout", 5)["sink"][:60]
@@ -119,13 +121,13 @@ def row_notes(
 
 
 def tie_notes(values: Floats, method: str, layer: int | None = None) -> dict[str, str]:
-    """That nearly all tokens which a row reaches have its highest value, so that it ranks nothing.
+    """Return a note if nearly all tokens that a row reaches share its highest value, so that it ranks nothing.
 
     >>> tie_notes(np.zeros(3), "blank-out")
-    {'ties': 'Every token has 0 by blank-out: nothing is ranked.'}
+    {'ties': 'Every token gets 0 from blank-out: it ranks nothing.'}
     """
     if len(values) > 1 and not values.any():
-        return {"ties": f"Every token has 0 by {method}: nothing is ranked."}
+        return {"ties": f"Every token gets 0 from {method}: it ranks nothing."}
     reached = values[values != 0]
     tied = int((reached >= reached.max() * (1 - EQUAL)).sum()) if len(reached) and reached.max() > 0 else 0
     if tied < 2 or tied < NEARLY_ALL * len(reached):
@@ -135,13 +137,13 @@ def tie_notes(values: Floats, method: str, layer: int | None = None) -> dict[str
 
 
 def computed_note(method: str, count: int, of: int, seconds: float, first: str | None) -> str:
-    """That some values are missing because there was no time for them.
+    """Return a note that some values are missing because time ran out.
 
     >>> computed_note("blank-out", 24, 383, 20, "answer_rows")
-    'Blank-out of the 24 highest of 383 by answer_rows, for which 20 seconds sufficed: the others were not computed.'
+    'Blank-out covers only the 24 highest of 383 by answer_rows: the limit of 20 seconds left no time for the others.'
     """
     which = f"the first {count} of {of}" if first is None else f"the {count} highest of {of} by {first}"
-    return f"{_capital(method)} of {which}, for which {seconds:g} seconds sufficed: the others were not computed."
+    return f"{_capital(method)} covers only {which}: the limit of {seconds:g} seconds left no time for the others."
 
 
 def _at_bound(values: Floats, bound: Floats, layer: int) -> dict[str, str]:
@@ -150,13 +152,14 @@ def _at_bound(values: Floats, bound: Floats, layer: int) -> dict[str, str]:
     if count < 2 or count < NEARLY_ALL * reached.sum():
         return {}
     return {
-        "bound": f"Flow at L{layer + 1} is at its bound for {count} of {reached.sum()} tokens (all that leaves the query, "
-        "or all that the first layer takes from the token), whatever is between; lower layers tell more."
+        "bound": f"Flow at L{layer + 1} is at its upper bound for {count} of {reached.sum()} tokens (all that leaves the "
+        "query, or all that the first layer takes from the token), so it shows nothing of the layers in between. Lower "
+        "layers show more."
     }
 
 
 def _on_one(values: Floats, labels: Labels, method: str, own: int | None, bound: FlowBound | None) -> dict[str, str]:
-    """One position takes nearly all of a row, and it is one that takes what nothing else does.
+    """Return a note if one position takes nearly all of a row only because attention has to go somewhere.
 
     A flow is compared with all that leaves the query, because flows to several tokens share edges and add up to more.
     """
@@ -167,11 +170,11 @@ def _on_one(values: Floats, labels: Labels, method: str, own: int | None, bound:
     if method == "flow":
         if bound is None or place not in labels.sinks or values[place] < NEARLY_ALL * bound.leaving:
             return {}
-        return {"sink": f"{_percent(values[place] / bound.leaving)} of what leaves the query can flow to {a_sink}"}
+        return {"sink": f"{percent(values[place] / bound.leaving)} of what leaves the query can flow to {a_sink}"}
     total = values.sum()
     if not total or values[place] < NEARLY_ALL * total:
         return {}
-    taken = f"{_percent(values[place] / total)} of {ROWS.get(method, f'this {method}')}"
+    taken = f"{percent(values[place] / total)} of {ROWS.get(method, f'this {method}')}"
     if place in labels.sinks:
         return {"sink": f"{taken} is on {a_sink}"}
     if place == own:
@@ -183,7 +186,9 @@ def _on_one(values: Floats, labels: Labels, method: str, own: int | None, bound:
 
 
 def mixed_notes(row: FloatArray, others: FloatArray, method: str = "rollout") -> dict[str, str]:
-    """That a row is the same as those of other queries, ``others[query, input]``: ``Σ_t min(r_t, r'_t)`` of rows of sum 1.
+    """Return a note if other queries have nearly the same row, ``others[query, input]``.
+
+    Rows are divided by their sums and compared by ``Σ_t min(r_t, r'_t)``.
 
     >>> row = np.array([0.2, 0.3, 0.5])
     >>> mixed_notes(row, np.array([[0.2, 0.3, 0.5], [0.2, 0.299, 0.501]]))["mixed"][:57]
@@ -198,13 +203,13 @@ def mixed_notes(row: FloatArray, others: FloatArray, method: str = "rollout") ->
     if common < SAME_ROW:
         return {}
     return {
-        "mixed": f"Other queries have nearly the same row ({_percent(common)} in common): this {method} has mixed all "
-        "tokens, and says little of its query."
+        "mixed": f"Other queries have nearly the same row ({percent(common)} in common): this {method} has mixed all "
+        "tokens and says little about its query."
     }
 
 
 def of_rows(notes: Sequence[Notes], queries: Sequence[str]) -> list[str]:
-    """The sentences of a result from those of its rows: of several rows, what speaks against more than half of them.
+    """Return the sentences of a result from the notes of its rows: those that apply to more than half of the rows.
 
     >>> of_rows([{"ties": "Nothing is ranked."}], ["[CLS]"])
     ['Nothing is ranked.']
@@ -222,7 +227,7 @@ def of_rows(notes: Sequence[Notes], queries: Sequence[str]) -> list[str]:
 
 
 def for_and_against(parts: FloatArray, left_out: Sequence[int] = ()) -> tuple[float, float, float]:
-    """What speaks for an answer and against it, of its signed parts [token], and what speaks for it at left out tokens.
+    """Return how much the signed parts [token] support an answer, count against it, and support it at ``left_out`` tokens.
 
     >>> for_and_against(np.array([2.0, 3.0, -1.0, 0.5]), left_out=[0])
     (3.5, 1.0, 2.0)
@@ -242,62 +247,63 @@ def evidence_notes(
     shares: str = "positive",
     measured: str = "log-odds",
 ) -> dict[str, str]:
-    """What speaks against reading the shares of an answer's log-odds.
+    """Return notes on why the shares of an answer's log-odds should not be read as they are.
 
-    speaks_for: the sum of the positive parts, the first token's left out. against: that of the negative ones, by its size.
-    first: the positive part of a first token that is left out. gap: how far the parts are from their sum, relative to their
-    sizes. each: the probability of a token of the answer, the geometric mean; None where there is none. shares: "positive"
-    where shares of the positive parts are shown, "signed" where the negative ones are measured by the same sum, "none"
-    where parts are shown as they are. measured: what the parts are of.
+    speaks_for: the sum of the positive parts, without the first token. against: the size of the sum of the negative
+        parts.
+    first: the positive part of a first token that is left out. gap: how far the parts are from their sum, relative to
+    their sizes. each: the probability per answer token (geometric mean), or None. shares: "positive" for shares of the
+    positive parts, "signed" if the negative parts are divided by the same sum, "none" if the parts are shown as they
+    are. measured: what the parts add up to.
 
     >>> evidence_notes(6.8, 1.5, 0.1, 2e-5, 0.27)
     {}
     >>> for note in evidence_notes(0.5, 11.4, 0.0, 2e-5, 2e-6).values(): print(note)
-    The model would hardly give this answer (probability 2e-06 a token): what speaks for it is all that is explained.
-    Far more speaks against the answer (11.4 of log-odds) than for it (0.5): the shares are of that 0.5.
+    The model is unlikely to give this answer (probability 2e-06 per token): only what supports it is explained.
+    Far more counts against the answer (11.4 of log-odds) than supports it (0.5): the shares are shares of that 0.5.
     """
     notes = {}
     if each is not None and each < UNLIKELY:
         notes["unlikely"] = (
-            f"The model would hardly give this answer (probability {each:.1g} a token): what speaks for it is "
-            "all that is explained."
+            f"The model is unlikely to give this answer (probability {each:.1g} per token): only what supports it is "
+            "explained."
         )
     if speaks_for < OUTWEIGHED[shares] * against:
         far = "Far more" if speaks_for < OUTWEIGHED["positive"] * against else "More"
         notes["outweighed"] = (
-            f"{far} speaks against the answer ({against:.1f} of {measured}) than for it ({speaks_for:.1f}): the shares "
-            f"are of that {speaks_for:.1f}."
+            f"{far} counts against the answer ({against:.1f} of {measured}) than supports it ({speaks_for:.1f}): the "
+            f"shares are shares of that {speaks_for:.1f}."
         )
     if shares != "none" and first > FIRST * (first + speaks_for):
         notes["first token"] = (
-            f"{_percent(first / (first + speaks_for))} of all that speaks for the answer is on the first token, which is "
-            "left out: the shares are of the rest."
+            f"{percent(first / (first + speaks_for))} of the support for the answer is on the first token, which is "
+            "left out: the shares are shares of the rest."
         )
     if gap > GAP:
         notes["gap"] = (
-            f"The parts miss the {measured} by {_percent(gap)} of their sizes: a dtype with more digits adds up better."
+            f"The parts miss the {measured} by {percent(gap)} of their sizes: a dtype with more precision adds up better."
         )
     return notes
 
 
 def answer_probability(provenance: Mapping[str, Any]) -> float | None:
-    """The probability of the answer that a trace is about; None where it is a score, or about none."""
+    """Return the probability of the answer that a trace is about; None if the answer is a score or there is none."""
     answer = provenance.get("answer") or {}
     return None if answer.get("kind") == "score" else answer.get("probability")
 
 
 def saturated_note(name: str, chance: float) -> str:
-    """The sentence for a probability that cannot move.
+    """Return the sentence for a probability that cannot change.
 
     >>> saturated_note("plural", 1 - 1e-8)
-    "The probability of 'plural' is 1 - 1e-08 and hardly changes whatever happens to the text: measure its log-odds."
+    "The probability of 'plural' is 1 - 1e-08 and hardly changes, whatever happens to the text: measure its log-odds."
     """
     shown = f"The probability of {name!r} is {chance_text(chance)}"
-    return f"{shown} and hardly changes whatever happens to the text: measure its log-odds."
+    return f"{shown} and hardly changes, whatever happens to the text: measure its log-odds."
 
 
 def chance_text(chance: float) -> str:
-    """A probability near 0 or 1 with the digits that tell how near.
+    """Return a probability near 0 or 1 with the digits that show how near it is.
 
     >>> chance_text(1 - 1e-8), chance_text(3e-7)
     ('1 - 1e-08', '3e-07')
@@ -305,8 +311,8 @@ def chance_text(chance: float) -> str:
     return f"{chance:.1g}" if chance < 0.5 else f"1 - {1 - chance:.1g}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
 
 
 def _capital(text: str) -> str:

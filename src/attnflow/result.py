@@ -1,4 +1,4 @@
-"""TokenAttention: a labelled array [layer, query, input] that shows itself, saves itself and merges its own words."""
+"""TokenAttention: a labelled array [layer, query, input] that shows itself, saves itself and merges its words."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attnflow._arrays import FloatArray, as_array, is_tensor, positions
-from attnflow.errors import InputError
+from attnflow.errors import InputError, a_type
 from attnflow.files import PICTURES, of_extension, write_whole
 from attnflow.result_files import WRITERS, damaged, frame, labels, plain_numbers, read
+from attnflow.seconds import Span, Stretch, over_time, stretch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attnflow.view.result_view import ResultView
+
+
+ADDING = ("answer_rows", "answer_inputs", "integrated gradients", "shapley")
+"""Methods whose values are parts of one number."""
 
 
 class Score(NamedTuple):
@@ -34,21 +39,22 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenAttention:
-    """How much of each hidden state comes from each input: ``values[layer, query, input]`` with the names of its axes.
+    """How much of each hidden state comes from each input: ``values[layer, query, input]`` with labelled axes.
 
-    values: float32 or float64, finite; read-only from here on. NaN stands for what was not computed, and only where
-        ``provenance["computed"]`` says how much was.
-    method: "raw", "rollout", "flow" or what else the numbers are.
-    layers: the model's layer numbers of axis 0, counted from 0; people see them as L1, L2, ...
+    values: float32 or float64, finite; read-only from here on. NaN marks values that were not computed, and is allowed only
+        if ``provenance["computed"]`` says how many were.
+    method: "raw", "rollout", "flow" or another name for what the numbers are.
+    layers: the layer numbers of axis 0, counted from 0; they are shown as L1, L2, ...
     queries, query_tokens: the positions of axis 1 in the sequence of queries, and their tokens.
-    tokens: of the inputs (axis 2), as shown to people.
-    word_ids, word_texts: for each input the number of its word in word_texts, None where it is in no word.
+    tokens: the tokens of the inputs (axis 2), as they are shown.
+    word_ids, word_texts: for each input the number of its word in word_texts, None if it is in no word.
     special: for each input, whether it is a special token.
     text: what the model read.
-    parts: for each input the name of its part ("source" or "target"); empty where there is one part only.
+    parts: for each input the name of its part ("source" or "target"); empty if there is only one part.
     patches: (rows, columns) of image patches, which are the last rows · columns inputs.
-    provenance: where the numbers come from, as JSON would hold it; "reliability" in it is what `reliability` tells.
-    source, recipe: the trace that made it and the arguments it was called with, for `words`; neither is saved.
+    seconds: for a sound, the start and end of each input in seconds, None if it has none; otherwise empty.
+    provenance: where the numbers come from, as JSON; "reliability" in it is what `reliability` returns.
+    source, recipe: the trace that made the result and its arguments, for `words`; neither is saved.
 
     >>> cls = TokenAttention(
     ...     values=[[[0.1, 0.5, 0.2, 0.2]]], method="flow", layers=[5], queries=[0], query_tokens=["[CLS]"],
@@ -75,6 +81,7 @@ class TokenAttention:
     text: str
     parts: tuple[str, ...] = ()
     patches: tuple[int, int] | None = None
+    seconds: tuple[Span | None, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     source: Any = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -95,6 +102,7 @@ class TokenAttention:
             "text": _text(self.text, "text"),
             "parts": _texts(self.parts, "parts", None if self.parts in ((), []) else n_inputs, "inputs"),
             "patches": _checked_patches(self.patches, n_inputs),
+            "seconds": _checked_seconds(self.seconds, n_inputs),
             "provenance": _as_json(self.provenance),
             "recipe": dict(self.recipe),
         }
@@ -110,13 +118,15 @@ class TokenAttention:
 
     @property
     def reliability(self) -> tuple[str, ...]:
-        """Why the rows of the highest layer must not be read as they stand, a sentence each; empty where nothing speaks
-        against it. `attnflow.reliability` has the rules; of several rows it tells what holds for more than half."""
+        """Why the rows of the highest layer should not be read as they are, one sentence each; empty if there is no reason.
+
+        `attnflow.reliability` has the rules. For several rows, a sentence applies to more than half of them.
+        """
         notes = self.provenance.get("reliability")
         return tuple(map(str, notes)) if isinstance(notes, list) else ()
 
     def _view(self) -> ResultView:
-        """The view of this result, imported when it is first shown."""
+        """The view of this result, imported on first use."""
         from attnflow.view.result_view import ResultView
 
         return ResultView(self)
@@ -128,25 +138,25 @@ class TokenAttention:
         return self._view().notebook_html()
 
     def show(self, query: int | str | None = None, layer: int = -1, *, file: IO[str] | None = None) -> None:
-        """Print one row in the terminal, or into a file; query and layer are those of `row`."""
+        """Print one row to the terminal or a file; query and layer are those of `row`."""
         self._view().print_row(query, layer, file)
 
     def where(self, query: int | str | None = None, layer: int = -1) -> tuple[int, int]:
-        """The indices on axes 0 and 1 of `values` that a layer and a query stand for; arguments as in `row`."""
+        """Return the indices on axes 0 and 1 of `values` for a layer and a query; arguments as in `row`."""
         return _layer_index(self.layers, layer), _query_index(self.queries, self.query_tokens, query)
 
     def row(self, query: int | str | None = None, layer: int = -1) -> FloatArray:
-        """What each input gives to one query at one layer: ``values[layer, query]``.
+        """Return what each input gives to one query at one layer: ``values[layer, query]``.
 
         query: its position, one of `queries` (negative ones count from the end of `queries`), or its token's text.
-            May be left out where there is only one.
+            Optional if there is only one.
         layer: the model's layer number, one of `layers`; negative ones count from the end of `layers`.
         """
         row: FloatArray = self.values[self.where(query, layer)]
         return row
 
     def top(self, k: int = 5, query: int | str | None = None, layer: int = -1) -> list[Score]:
-        """The k inputs with the highest values, highest first and equal ones by position; query and layer as in `row`."""
+        """Return the k inputs with the highest values, highest first and ties by position; query and layer as in `row`."""
         if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise InputError(f"k={k!r}: expected an int of at least 1, the number of inputs wanted")
         row = self.row(query, layer)
@@ -154,11 +164,11 @@ class TokenAttention:
         return [Score(self.tokens[i], i, float(row[i])) for i in order.tolist()]
 
     def words(self) -> TokenAttention:
-        """The same over words instead of subwords, computed on the graph with merged subwords.
+        """Return the same over words instead of subwords, computed on the graph with merged subwords.
 
-        ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]`` comes before rollout and flow, so that their values
-        cannot be merged afterwards; raw attention can, and is where the trace is gone. So can answer rows, which are sums.
-        `without_special` and `normalized` are repeated where they were applied.
+        ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]`` has to come before rollout and flow, whose values cannot
+        be merged afterwards. Raw attention can, and is if the trace is gone, and so can answer rows, which are sums.
+        `without_special` and `normalized` are repeated if they were applied.
         """
         if self.patches is not None:
             raise InputError(
@@ -169,16 +179,17 @@ class TokenAttention:
         if self.source is None:
             return _merged(self)
         trace = self.source.words()
-        result: TokenAttention = getattr(trace, self.method)(**{**self.recipe, "query": _word_queries(self, trace)})
+        query = None if "query_weights" in self.provenance else _word_queries(self, trace)
+        result: TokenAttention = getattr(trace, self.method)(**{**self.recipe, "query": query})
         result = replace(result, provenance={**result.provenance, "unit": "word"})
         for step in self.provenance.get("steps", ()):
             result = {"without_special": result.without_special, "normalized": result.normalized}[step]()
         return result
 
     def without_special(self) -> TokenAttention:
-        """Without the special tokens among the inputs; queries stay, and rows keep what is left of their sum.
+        """Return the result without the special tokens among the inputs; queries stay, and rows are not rescaled.
 
-        Follow it by `normalized` for shares of what is left. Positions count the inputs that stay.
+        Call `normalized` afterwards for shares of what is left. Positions then count the remaining inputs.
         """
         keep = [i for i, special in enumerate(self.special) if not special]
         if not keep:
@@ -190,15 +201,16 @@ class TokenAttention:
             word_ids=tuple(self.word_ids[i] for i in keep),
             special=(False,) * len(keep),
             parts=tuple(self.parts[i] for i in keep) if self.parts else (),
+            seconds=tuple(self.seconds[i] for i in keep) if self.seconds else (),
             provenance=_with_step(self.provenance, "without_special"),
         )
 
     def normalized(self) -> TokenAttention:
-        """Each row divided by its sum: ``values[l, q, t] / Σ_u values[l, q, u]``. Rows of zeros stay as they are."""
+        """Return each row divided by its sum: ``values[l, q, t] / Σ_u values[l, q, u]``. Rows of zeros stay as they are."""
         if (self.values < 0).any():
             raise InputError(
-                f"normalized() of {self.method}, which has negative values: expected values of at least 0, "
-                "because shares of a sum with both signs mean nothing"
+                f"normalized() of {self.method}, which has negative values: expected values of at least 0, because "
+                "shares of a sum with both signs mean nothing"
             )
         total = np.nansum(self.values, axis=-1, keepdims=True)
         return replace(
@@ -208,42 +220,67 @@ class TokenAttention:
         )
 
     def on_patches(self) -> FloatArray:
-        """The values of an image's patches in their places: ``[layer, query, row, column]``."""
+        """Return the values of an image's patches in their places: ``[layer, query, row, column]``."""
         if self.patches is None:
-            raise InputError("this result has no patches: expected one of an image; text is read with row() and top()")
+            raise InputError(
+                "this result has no patches: expected the result of an image; for text use row() and top()"
+            )
         rows, columns = self.patches
         return self.values[:, :, -rows * columns :].reshape(*self.values.shape[:2], rows, columns)
 
+    def over_time(self, bins: int = 60) -> tuple[FloatArray, FloatArray]:
+        """Return, for a sound, the edges of equal bins of time in seconds and the values in them, ``[layer, query, bin]``.
+
+        The value of a position is spread over its seconds. Padding after the sound, class tokens and the words of a
+        transcript are in no bin.
+        """
+        if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
+            raise InputError(f"bins={bins!r}: expected an int of at least 1")
+        self._check_sound("over_time")
+        return over_time(self.seconds, self.special, self.values, int(bins))
+
+    def stretch(self, query: int | str | None = None, layer: int = -1) -> Stretch:
+        """Return, for a sound, the seconds where a row is high, and the share of its values there; see
+        `attnflow.seconds.stretch`. query and layer as in `row`."""
+        self._check_sound("stretch")
+        return stretch(self.seconds, self.special, self.row(query, layer))
+
+    def _check_sound(self, method: str) -> None:
+        if not self.seconds:
+            raise InputError(
+                f"{method}() of {self.method}: expected the result of a sound; for text use row() and top()"
+            )
+
     def overlay(self, image: Any, query: int | str | None = None, layer: int = -1, alpha: float = 0.6) -> FloatArray:
-        """The map of the patches over the image, uint8 ``[height, width, 3]``: lowest value dark blue, highest yellow.
+        """Return a map of the patches over the image, uint8 ``[height, width, 3]``, from dark blue (low) to yellow.
 
         image: what the model saw, after cropping: a PIL image, or an array ``[height, width]`` or ``[height, width, 3]``
-            of uint8 or of floats from 0 to 1. Its size is free.
+            of uint8 or of floats from 0 to 1, of any size.
         query, layer: as in `row`.
-        alpha: how much of the map is seen, from 0 (image only) to 1 (map only).
+        alpha: the opacity of the map, from 0 (image only) to 1 (map only).
         """
         if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number) or not 0 <= alpha <= 1:
             raise InputError(f"alpha={alpha!r}: expected a number from 0 (image only) to 1 (map only)")
         return self._view().overlay(image, query, layer, float(alpha))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but source and recipe, as a .json file stores it; what was not computed is None."""
+        """Return everything but source and recipe, as a .json file contains it; values that were not computed are None."""
         return {**labels(self), "values": plain_numbers(self.values)}
 
     def to_pandas(self) -> DataFrame:
-        """One row a value, the table of .csv and .parquet. Needs pandas.
+        """Return the table of .csv and .parquet files, one row per value. Needs pandas.
 
-        Columns: layer (counted from 1, as people see it), query (its position), query_token, input (its position), token,
-        word (its number in word_texts, missing where it is in no word), special, part, value. The order is that of
-        ``values.ravel()``.
+        Columns: layer (counted from 1), query (its position), query_token, input (its position), token, word (its number in
+        word_texts, missing if it is in no word), special, part, start and end in seconds (for a sound), value. The order is
+        that of ``values.ravel()``.
         """
         return frame(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
 
-        .csv and .parquet are one row a value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png are
-        pictures, see `plot`; .html is the interactive page.
+        .csv and .parquet have one row per value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png
+        are pictures, see `plot`; .html is the interactive page.
         """
         path = Path(path)
         write = of_extension({**WRITERS, **dict.fromkeys((*PICTURES, ".html"), None)}, path)
@@ -253,20 +290,20 @@ class TokenAttention:
             write_whole(path, lambda beside: write(self, beside))
 
     def plot(self, query: int | str | None = None) -> Figure:
-        """A matplotlib figure in the manner of the paper's Figures 2 and 3: what one query takes from each input, by layer.
+        """Return a matplotlib figure like the paper's Figures 2 and 3: what one query takes from each input, by layer.
 
-        query: as in `row`; may be left out where there is only one. Needs matplotlib. An image is drawn by `overlay`.
+        query: as in `row`; optional if there is only one. Needs matplotlib. Use `overlay` for an image.
         """
         if self.patches is not None:
             raise InputError(
-                f"plot() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; overlay() lays them "
-                "over it"
+                f"plot() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; use overlay() for "
+                "an image"
             )
         return self._view().plot(query)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:
-        """Read what `save` wrote, to the last bit; source and recipe are gone."""
+        """Read what `save` wrote, to the last bit, without source and recipe."""
         path = Path(path)
         fields, values = read(path)
         try:
@@ -321,15 +358,15 @@ def _with_step(provenance: Mapping[str, Any], step: str) -> dict[str, Any]:
 
 
 def _word_queries(result: TokenAttention, trace: Any) -> list[int]:
-    """The words that the queries are in, each once, as positions among the queries of the trace over words."""
+    """Return the words of the queries, each once, as positions among the queries of the trace over words."""
     of = {position: number for number, group in enumerate(trace.word_groups) for position in group}
-    # in an encoder-decoder the groups begin with the source, and the queries with the target
+    # in an encoder-decoder, groups begin with the source and queries with the target
     before, before_words = (getattr(t, "first_query", 0) for t in (result.source, trace))
     return list(dict.fromkeys(of[query + before] - before_words for query in result.queries))
 
 
 def _merged(result: TokenAttention) -> TokenAttention:
-    """The values themselves over words: exact where nothing was computed from them, or where no word has two tokens."""
+    """Return the values merged over words: exact if nothing was computed from them, or if no word has two tokens."""
     by_word: dict[object, list[int]] = {}
     for i, word in enumerate(result.word_ids):
         by_word.setdefault(("alone", i) if word is None else word, []).append(i)
@@ -339,37 +376,39 @@ def _merged(result: TokenAttention) -> TokenAttention:
         query < len(result.tokens) and result.tokens[query] == token
         for query, token in zip(result.queries, result.query_tokens, strict=True)
     )
-    about_answer = result.method in (
-        "answer_rows",
-        "answer_inputs",
-    )  # parts of one number, which add up, whatever position answers
+    about_answer = result.method in ADDING or (
+        result.method == "gradient" and result.provenance.get("reduce") == "times-input"
+    )  # parts of one number add up, whichever position answers
     exact = result.method == "raw" or about_answer or all(len(group) == 1 for group in groups)
-    if not (exact and own) or result.provenance.get("steps"):
+    pooled = exact and "pooling" in result.provenance and result.queries == (len(result.tokens),)  # in no word
+    if not (exact and (own or pooled)) or result.provenance.get("steps"):
         raise InputError(
-            f"this {result.method} result does not hold the graph it was computed from (what is read from a file, is one "
-            'head or was traced with memory="linear" never does): subwords must be merged into words before rollout and '
-            'flow are computed, so trace with memory="graph" and call .words() before .save()'
+            f"this {result.method} result has lost the graph it was computed from (results that are read from a file, are "
+            'of one head or were traced with memory="linear" have none): subwords must be merged before rollout and flow '
+            'are computed, so trace with memory="graph" and call .words() before .save()'
         )
     of = {i: g for g, group in enumerate(groups) for i in group}
-    rows = list(dict.fromkeys(of[query] for query in result.queries))
+    rows = [] if pooled else list(dict.fromkeys(of[query] for query in result.queries))
     for g in rows:
         present = [i for i in groups[g] if i in at]
         if len(present) < len(groups[g]) and not about_answer:
             raise InputError(
                 f"the word {result.word_texts[result.word_ids[present[0]] or 0]!r} is at positions {groups[g]}, and only "
-                f"{present} are queries of this result: expected all, because the row of a word is the mean of theirs"
+                f"{present} are queries of this result: expected all, because the row of a word is the mean over its tokens"
             )
     first = [group[0] for group in groups]
     tokens = [result.tokens[i] if (w := result.word_ids[i]) is None else result.word_texts[w] for i in first]
     columns = np.stack([result.values[:, :, group].sum(axis=2) for group in groups], axis=2)
+    merged = [columns[:, [at[i] for i in groups[g] if i in at]].mean(axis=1) for g in rows]
     return replace(
         result,
-        values=np.stack([columns[:, [at[i] for i in groups[g] if i in at]].mean(axis=1) for g in rows], axis=1),
-        queries=tuple(rows),
-        query_tokens=tuple(tokens[g] for g in rows),
+        values=columns if pooled else np.stack(merged, axis=1),
+        queries=(len(groups),) if pooled else tuple(rows),
+        query_tokens=result.query_tokens if pooled else tuple(tokens[g] for g in rows),
         tokens=tuple(tokens),
         word_ids=tuple(result.word_ids[i] for i in first),
         special=tuple(all(result.special[i] for i in group) for group in groups),
+        seconds=tuple(result.seconds[i] for i in first) if result.seconds else (),
         provenance={**result.provenance, "unit": "word"},
     )
 
@@ -385,7 +424,7 @@ def _checked_values(argument: Any, partial: bool) -> FloatArray:
         at = np.argwhere(wrong)[0]
         raise InputError(f"values are {values[tuple(at)]} at {at.tolist()}: expected finite numbers")
     if values.flags.writeable or values.base is not None:
-        values = values.copy()  # the caller may still write to the array it passed
+        values = values.copy()  # the caller may still write to the given array
         values.flags.writeable = False
     checked: FloatArray = values
     return checked
@@ -402,8 +441,8 @@ def _sequence(argument: Any, name: str, kind: str, size: int | None, axis: str) 
 
 def _text(argument: Any, name: str) -> str:
     if not isinstance(argument, str):
-        raise InputError(f"{name} is a {type(argument).__name__}: expected a str")
-    # two surrogates side by side are one character to every file format: make them one here, so that files read back equal
+        raise InputError(f"{name} is {a_type(argument)}: expected a str")
+    # files store two adjacent surrogates as one character: join them here, so that results read back equal
     if argument.isascii():
         return argument
     return argument.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
@@ -451,14 +490,34 @@ def _checked_patches(argument: Any, size: int) -> tuple[int, int] | None:
         return None
     patches = tuple(positions(argument, "patches"))
     if len(patches) != 2 or min(patches) < 1 or patches[0] * patches[1] > size:
-        raise InputError(f"patches={argument!r}: expected (rows, columns) of at most {size} patches, as many as inputs")
+        raise InputError(
+            f"patches={argument!r}: expected (rows, columns) of at most {size} patches, the number of inputs"
+        )
     return patches
+
+
+def _checked_seconds(argument: Any, size: int) -> tuple[Span | None, ...]:
+    if argument in ((), []):
+        return ()
+    spans: list[Span | None] = []
+    for i, span in enumerate(_sequence(argument, "seconds", "pairs (start, end) and None", size, "inputs")):
+        if span is None:
+            spans.append(None)
+            continue
+        try:
+            start, end = (float(second) for second in span)
+        except (TypeError, ValueError):
+            start, end = 0.0, -1.0
+        if not 0 <= start <= end < np.inf:
+            raise InputError(f"seconds[{i}]={span!r:.60}: expected None or a pair (start, end) of non-negative numbers")
+        spans.append((start, end))
+    return tuple(spans)
 
 
 def _as_json(provenance: Any) -> dict[str, Any]:
     """Convert provenance to what a file gives back: tuples become lists, keys strings."""
     if not isinstance(provenance, Mapping):
-        raise InputError(f"provenance is a {type(provenance).__name__}: expected a dict that JSON can hold")
+        raise InputError(f"provenance is {a_type(provenance)}: expected a dict that JSON can hold")
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(provenance), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as e:

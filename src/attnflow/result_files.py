@@ -1,4 +1,4 @@
-"""The file formats of a result: .json, .npz, .csv and .parquet, by the extension. Nothing is ever unpickled."""
+"""The file formats of a result: .json, .npz, .csv and .parquet, by extension. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ FORMAT = "attnflow.TokenAttention"
 ANSWER_FORMAT = "attnflow.Answer"
 VERSION = 2
 LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
-          "patches", "provenance")  # fmt: skip
+          "patches", "seconds", "provenance")  # fmt: skip
 
 DEFLATE = 1100
-"""The most bytes that one compressed byte can stand for."""
+"""The most bytes that one compressed byte can expand to."""
 
 DIGEST = b"attnflow.sha256"
-"""The key of a .parquet file's metadata under which the checksum of its content stands."""
+"""The metadata key of a .parquet file that stores the checksum of its content."""
 
 
 def labels(result: TokenAttention) -> dict[str, Any]:
-    """Everything but the values, as JSON."""
+    """Return everything but the values, as JSON."""
     fields = {name: getattr(result, name) for name in LABELS}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
     return {"format": FORMAT, "version": VERSION, **plain, "dtype": str(result.values.dtype)}
@@ -49,7 +49,7 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
     document = text if isinstance(text, dict) else json.loads(text)
     if document["format"] == ANSWER_FORMAT:
         raise InputError(
-            f"{str(path)!r} is a whole answer, with its texts and its matrix: read it as JSON. A result to load is what "
+            f"{str(path)!r} contains a whole answer, with its texts and its matrix: read it as JSON. load() reads what "
             "answer.sources(...).save(...) writes"
         )
     if document["format"] != FORMAT:
@@ -65,11 +65,12 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
         document["patches"] = document["grid"]
     if document["dtype"] not in ("float32", "float64"):
         raise ValueError("another dtype")
+    document.setdefault("seconds", [])  # missing in older files, none of which is about a sound
     return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
 
 
 def plain_numbers(values: FloatArray) -> list[list[list[float | None]]]:
-    """Values [layer, query, input] as lists, as JSON has them: None for NaN."""
+    """Return values [layer, query, input] as lists for JSON: None for NaN."""
     objects: NDArray[np.object_] = values.astype(object)
     objects[np.isnan(values)] = None
     lists: list[list[list[float | None]]] = objects.tolist()
@@ -87,7 +88,7 @@ def _read_json(path: Path) -> tuple[dict[str, Any], FloatArray]:
 
 
 def _write_npz(result: TokenAttention, path: Path) -> None:
-    with path.open("wb") as file:  # a path would get .npz appended
+    with path.open("wb") as file:  # numpy would append .npz to a path
         np.savez_compressed(file, values=result.values, meta=np.array(json.dumps(labels(result))))
 
 
@@ -100,7 +101,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], FloatArray]:
 
 
 def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
-    """Refuses an array whose header declares more than the file can hold, before memory is taken for it."""
+    """Refuse an array whose header declares more than the file can contain, before allocating memory for it."""
     entry = archive.getinfo(name)
     with archive.open(name) as file:
         first = np.lib.format.read_magic(file) == (1, 0)
@@ -115,8 +116,13 @@ def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
 
 
 def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
-    """The columns of the long table before the value: the axis each belongs to, and its entries along that axis."""
+    """Return the columns of the long table before the value: the axis of each, and its entries along that axis."""
     n = len(result.tokens)
+    spans = result.seconds
+    times = {
+        name: (2, [None if span is None else span[i] for span in spans])
+        for i, name in enumerate(("start", "end") if spans else ())
+    }
     return {
         "layer": (0, [number + 1 for number in result.layers]),
         "query": (1, list(result.queries)),
@@ -126,11 +132,12 @@ def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
         "word": (2, list(result.word_ids)),
         "special": (2, list(result.special)),
         "part": (2, [table_text(part) for part in result.parts] or [""] * n),
+        **times,
     }
 
 
 def _placed(fields: Mapping[str, Any], dtype: np.dtype[Any], cells: list[tuple[int, int, int, float]]) -> FloatArray:
-    """[layer, query, input] from rows in any order; what is missing stays NaN, which TokenAttention refuses."""
+    """Return [layer, query, input] from rows in any order; missing values stay NaN, which TokenAttention refuses."""
     layers = {number + 1: i for i, number in enumerate(fields["layers"])}
     queries = {position: i for i, position in enumerate(fields["queries"])}
     shape = len(layers), len(queries), len(fields["tokens"])
@@ -152,15 +159,15 @@ def _write_csv(result: TokenAttention, path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow((*columns, "value", "meta"))
         numbers = ["" if math.isnan(value) else value for value in result.values.ravel().tolist()]
-        writer.writerows(zip(*cells, numbers, meta, strict=False))  # meta never ends
+        writer.writerows(zip(*cells, numbers, meta, strict=False))  # meta is infinite
 
 
 def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    # the reader refuses long fields, and the labels of long texts are one; raised only, so that threads do not interfere
+    # labels of long texts exceed the reader's limit on fields; only ever raised, so that threads do not interfere
     csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
-    # in any row, should somebody have sorted the table
+    # in any row, in case the table was sorted
     fields, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
     if rows[-1]["meta"] is None:
         raise ValueError("the last row is cut")
@@ -171,8 +178,8 @@ def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
 def _write_parquet(result: TokenAttention, path: Path) -> None:
     pa, parquet = arrow(".parquet")
     places = np.indices(result.values.shape).reshape(3, -1)
-    # a text without any word would leave its column without a type
-    kinds = {"word": pa.int64()}
+    # the column of a text without any word would have no type
+    kinds = {"word": pa.int64(), "start": pa.float64(), "end": pa.float64()}
     columns = {
         name: pa.array(entries, kinds.get(name)).take(pa.array(places[axis]))
         for name, (axis, entries) in _columns(result).items()
@@ -185,7 +192,7 @@ def _write_parquet(result: TokenAttention, path: Path) -> None:
 
 
 def _digest(meta: bytes, values: FloatArray) -> bytes:
-    """A checksum of labels and values: those of Parquet pages cover neither labels nor headers."""
+    """Return a checksum of labels and values: those of Parquet pages cover neither labels nor headers."""
     return hashlib.sha256(meta + values.tobytes()).hexdigest().encode()
 
 
@@ -203,13 +210,13 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
 
 
 def frame(result: TokenAttention) -> DataFrame:
-    """The long table in pandas."""
+    """Return the long table as a data frame."""
     try:
         import pandas
     except ImportError:
         raise InputError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
     places = np.indices(result.values.shape).reshape(3, -1)
-    # words have no number where there is no word, which int64 cannot say
+    # inputs in no word have no number, which int64 cannot express
     columns = {
         name: pandas.Series(entries, dtype="Int64" if name == "word" else None).take(places[axis]).array
         for name, (axis, entries) in _columns(result).items()
@@ -218,7 +225,7 @@ def frame(result: TokenAttention) -> DataFrame:
 
 
 def damaged(path: Path) -> InputError:
-    return InputError(f"{str(path)!r} is damaged or is something else: expected a whole file written by save()")
+    return InputError(f"{str(path)!r} is damaged or not a result: expected a complete file written by save()")
 
 
 def read(path: Path) -> tuple[dict[str, Any], FloatArray]:
@@ -232,7 +239,7 @@ def read(path: Path) -> tuple[dict[str, Any], FloatArray]:
         raise InputError(f"{str(path)!r} declares more values than fit into memory: it is damaged or forged") from None
     except FileNotFoundError:
         raise InputError(f"{str(path)!r} does not exist: expected a file written by save()") from None
-    except Exception as e:  # zip, csv, JSON and parquet readers share no base class for what a garbled file raises
+    except Exception as e:  # zip, csv, JSON and parquet readers raise unrelated exceptions for garbled files
         if isinstance(e, OSError) and e.strerror:
             raise InputError(f"cannot read {str(path)!r}: {e.strerror}") from None
         raise damaged(path) from None

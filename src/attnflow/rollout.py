@@ -22,20 +22,20 @@ def rollout(
 def rollout(
     A: Any, queries: int | Iterable[int] | None = None, start: int = 0, layers: int | Iterable[int] | None = None
 ) -> Array | list[Array]:
-    """Token attention by attention rollout (Eq. 1): ``Ã(l) = A(l) · Ã(l-1)``, ``Ã(start) = A(start)``.
+    """Return token attention by attention rollout (Eq. 1): ``Ã(l) = A(l) · Ã(l-1)``, ``Ã(start) = A(start)``.
 
-    An edge is read as the proportion of a state that comes along it; a path multiplies its edges, and all paths add up.
+    An edge is the proportion of a state that comes along it; a path multiplies its edges, and all paths add up.
 
     A: ``[layer, query, key]`` from `attention_graph`, with a batch axis in front if there is a batch, or a list of
         matrices that fit together. Attention weights with a head axis would be read as a batch.
-        numpy in, numpy out; torch in, torch out, on its device and with its gradient.
-    queries: which positions to explain; None for all. Few queries are rolled down one vector each, in O(n²) a layer
-        below, without any n×n product; where that would cost more than the products, the products are made.
-    start: the lowest layer that is multiplied, so 0 leads to the input tokens.
-    layers: which layers to explain; None for all from ``start`` up.
+        The result is of the same type, numpy or torch, on the same device and with its gradient.
+    queries: the positions to explain; None for all. A few queries are rolled down as one vector each, in O(n²) per layer
+        below, without any n×n product; if that would cost more than the products, the products are computed.
+    start: the lowest layer that is multiplied; 0 leads to the input tokens.
+    layers: the layers to explain; None for all from ``start`` up.
 
-    Returns ``[layer, query, input]``; a list of ``[query, input]`` where the layers differ in size. All axes stay, also
-    where one int was given.
+    The result is ``[layer, query, input]``, or a list of ``[query, input]`` if the layers differ in size. All axes stay,
+    even for a single int.
 
     >>> import numpy as np, attnflow as af
     >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
@@ -74,7 +74,7 @@ def _by_products(matrices: Sequence[Array], start: int, layers: Sequence[int]) -
 
 
 def roll_rows(matrices: Sequence[ArrayT], rows: Mapping[int, Any], start: int = 0) -> dict[int, ArrayT]:
-    """The rollout of these rows of these layers: one product ``[rows, key]`` a layer, without any n×n product.
+    """Return the rollout of some rows of some layers: one product ``[rows, key]`` per layer, without any n×n product.
 
     rows: an index of the queries of each layer: a list, or for a batch a pair of index arrays, one row for each text.
     """
@@ -91,7 +91,7 @@ def roll_rows(matrices: Sequence[ArrayT], rows: Mapping[int, Any], start: int = 
 
 
 def roll_down(layers: Iterable[int], start: int, through: Callable[[int, ArrayT | None], ArrayT]) -> dict[int, ArrayT]:
-    """Roll the rows of several layers down together, each from its own layer; returns ``[…, row, input]`` of each layer.
+    """Roll the rows of several layers down together, each from its own layer; return ``[…, row, input]`` of each layer.
 
     through: takes a layer and the rows that come from above it (None at the top), and returns the rows below it. It appends
         the rows that start at this layer.

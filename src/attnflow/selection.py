@@ -1,10 +1,10 @@
-"""Which layers and which positions a user means: by number, by a token's text, or as the paper counts layers."""
+"""Which layers and positions a user means: by number, by a token's text, or as L1, L2, …"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnflow._arrays import finite_number, indices, positions
@@ -13,31 +13,38 @@ from attnflow.errors import InputError, TextError
 Query = int | str | Iterable[int | str] | None
 
 Queries = int | Mapping[int, float] | Iterable[int | Mapping[int, float]]
-"""Rows of a long context: a position, or positions with their weights, or several of these."""
+"""Rows of a long context: a position, positions with their weights, or several of these."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Positions that are explained together, each with its weight. several: whether somebody gave weights."""
+    """Positions that are explained together, each with its weight. several: whether weights were given.
+
+    name: the name of the row, if it has one. refusal: why it has no positions, if it has none.
+    """
 
     positions: tuple[int, ...]
     weights: tuple[float, ...]
     several: bool = False
+    name: str = field(default="", repr=False)
+    refusal: str = field(default="", repr=False)
 
     def label(self, tokens: Sequence[str]) -> str:
-        """How people see it: its token; of several, all of them where they are few, else the first and the last.
+        """Return how the row is shown: its token; for several, all of them if they are few, else the first and the last.
 
         >>> Row((0, 2), (0.5, 0.5), True).label(["the", "key", "to"])
         'the + to'
         >>> Row((0, 1, 2, 3), (1, 1, 1, 1), True).label(["the", "key", "to", "it"])
         'the … it (4 positions)'
         """
+        if self.name:
+            return self.name
         named = [tokens[i] for i in self.positions]
         return " + ".join(named) if len(named) < 4 else f"{named[0]} … {named[-1]} ({len(named)} positions)"
 
 
 def select_layers(layers: int | Iterable[int] | None, depth: int, lowest: int = 0) -> list[int]:
-    """Layers as numbers from 0, at least one of them and none below ``lowest``; None for all.
+    """Return layers as numbers from 0, at least one and none below ``lowest``; None for all.
 
     >>> select_layers(-1, 6), select_layers(None, 3, lowest=1)
     ([5], [1, 2])
@@ -50,14 +57,14 @@ def select_layers(layers: int | Iterable[int] | None, depth: int, lowest: int = 
 
 
 def select_positions(query: Query, labels: Sequence[str], default: int | None, what: str = "query") -> list[int]:
-    """Positions among the labels: an int, a token's text, several of them, "all", or None for the natural one.
+    """Return positions among the labels: an int, a token's text, several of them, "all", or None for the default.
 
-    what: how a message calls it.
+    what: the name of the argument in error messages.
 
     >>> select_positions("cat", ["the", "cat"], default=0), select_positions(None, ["the", "cat"], default=0)
     ([1], [0])
     """
-    if query is not None and hasattr(query, "tolist"):  # an array or a tensor, which "all" cannot be compared with
+    if query is not None and hasattr(query, "tolist"):  # an array or a tensor cannot be compared with "all"
         query = query.tolist()
     if query is None and default is not None:
         return [default]
@@ -71,7 +78,7 @@ def select_positions(query: Query, labels: Sequence[str], default: int | None, w
                 f'{what} {query!r} is not a token of this text: expected a position, "all", or one of {choices}'
             )
         if len(places) > 1:
-            raise InputError(f"{what} {query!r} stands at positions {', '.join(map(str, places))}: give one of these")
+            raise InputError(f"{what} {query!r} is at positions {', '.join(map(str, places))}: give one of these")
         return places
     if isinstance(query, Iterable):
         return [i for one in query for i in select_positions(one, labels, default, what)]
@@ -79,7 +86,7 @@ def select_positions(query: Query, labels: Sequence[str], default: int | None, w
 
 
 def select_rows(queries: Queries | None, size: int) -> list[Row]:
-    """Rows over so many positions; None for the last one.
+    """Return rows over ``size`` positions; None for the last one.
 
     >>> select_rows([0, {-1: 2.0, 1: 0.5}], 4)
     [Row(positions=(0,), weights=(1.0,), several=False), Row(positions=(1, 3), weights=(0.5, 2.0), several=True)]
@@ -122,16 +129,14 @@ def _mixture(weights: Mapping[int, float], size: int) -> Row:
 def _weight(weight: Any) -> float:
     number = finite_number(weight)
     if number is None:
-        large = isinstance(weight, int) and not isinstance(
-            weight, bool
-        )  # so many digits that Python may not write them
+        large = isinstance(weight, int) and not isinstance(weight, bool)  # too many digits for Python to print
         shown = "larger than any float" if large else f"{weight!r:.60}"
-        raise InputError(f"the weight {shown} of a query: expected a finite number for each position")
+        raise InputError(f"a query has the weight {shown}: expected a finite number for each position")
     return number
 
 
 def read_layer(text: str, depth: int, others: str = "or last") -> int:
-    """The paper's L1…LL as a number from 0.
+    """Return the number from 0 of a layer given as L1…LL.
 
     >>> read_layer("L2", 6), read_layer("last", 6)
     (1, 5)
@@ -145,7 +150,7 @@ def read_layer(text: str, depth: int, others: str = "or last") -> int:
 
 
 def read_head(text: str) -> tuple[int, int] | None:
-    """A head as people write it, L3.5 for head 5 of layer 3, as numbers from 0; None where the text is no such name.
+    """Return layer and head, counted from 0, of a name such as L3.5 for head 5 of layer 3; None for other texts.
 
     >>> read_head("L3.5"), read_head("all")
     ((2, 4), None)
@@ -155,7 +160,8 @@ def read_head(text: str) -> tuple[int, int] | None:
 
 
 def head_name(layer: int, head: int) -> str:
-    """
+    """Return the name of a head.
+
     >>> head_name(2, 4)
     'L3.5'
     """
@@ -163,7 +169,7 @@ def head_name(layer: int, head: int) -> str:
 
 
 def read_query(text: str | None, length: int) -> int | str | None:
-    """A position, or a token, which may be a number such as 2020: one that is no position of so many is a token.
+    """Return a position or a token. A number such as 2020 that is not below ``length`` is a token.
 
     >>> read_query("3", 10), read_query("2020", 10), read_query("cat", 10)
     (3, '2020', 'cat')
@@ -173,7 +179,7 @@ def read_query(text: str | None, length: int) -> int | str | None:
 
 
 def places_of(query: str | None, labels: Sequence[str], natural: int | None) -> list[int]:
-    """The positions that a text names, of any text: a position, "all", or a token wherever it stands.
+    """Return the positions that a query names in any text: a position, "all", or a token wherever it occurs.
 
     >>> places_of("the", ["the", "key", "to", "the", "cabinets"], None), places_of(None, ["a", "b"], 1)
     ([0, 3], [1])

@@ -1,4 +1,4 @@
-"""Sinks: positions that take attention because something must, while their values carry next to nothing."""
+"""Sinks: positions that take attention because it has to go somewhere, while their values carry next to nothing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from attnflow.errors import InputError
 SINKS = ("keep", "residual")
 
 SHORT = 0.5
-"""The value of a sink is at most this much of the median value's length."""
+"""The value of a sink is at most this fraction of the median length of values."""
 
 FAR = 4.0
-"""And it takes at least this many times its value's share of the attention."""
+"""A sink takes at least this many times its value's share of the attention."""
 
 
 def check_sinks(sinks: str) -> None:
@@ -23,11 +23,11 @@ def check_sinks(sinks: str) -> None:
 
 
 def sink_positions(weights: Array, lengths: Array) -> tuple[int, ...]:
-    """The keys of one layer that are sinks: their weight is far above their value's share.
+    """Return the keys of one layer that are sinks: their weight is far above their value's share.
 
-    Key k gets ``w_k``, the mean of ``W[q, k]`` over the queries q ≠ k that can see it. Its turn ``t_k`` is the same mean of
-    1 / (keys that q can see), and its value is ``s_k = ‖v_k‖ / median ‖v‖`` long. It is a sink where ``s_k ≤ 1/2`` and
-    ``w_k ≥ 4 · s_k · t_k``, four times what its value would earn it, and ``w_k ≥ t_k``, at least its turn.
+    Key k gets ``w_k``, the mean of ``W[q, k]`` over the queries q ≠ k that can see it. Its even share ``t_k`` is the same
+    mean of 1 / (keys that q can see), and the relative length of its value is ``s_k = ‖v_k‖ / median ‖v‖``. It is a sink if
+    ``s_k ≤ 1/2``, ``w_k ≥ 4 · s_k · t_k`` (four times what its value would earn), and ``w_k ≥ t_k``.
 
     weights: ``[query, key]``, heads reduced. lengths: ``‖v_k‖`` of every key.
 
@@ -55,7 +55,7 @@ def sink_positions(weights: Array, lengths: Array) -> tuple[int, ...]:
 
 
 def short_values(lengths: Array) -> list[int]:
-    """The positions whose values are at most half as long as the median."""
+    """Return the positions whose values are at most half as long as the median."""
     median = _median(lengths)
     return [k for k, length in enumerate(lengths.tolist()) if length <= SHORT * median] if median else []
 
@@ -66,7 +66,7 @@ def _median(lengths: Array) -> float:
 
 
 def kept_at_home(weights: ArrayT, positions: Sequence[int]) -> ArrayT:
-    """What goes from q to a sink k ≠ q stays at q: added to ``W[q, q]``. Rows keep their sums.
+    """Keep at q what goes from q to a sink k ≠ q: add it to ``W[q, q]``. Rows keep their sums.
 
     weights: square, ``[…, query, key]``. positions: the sinks.
 
@@ -86,6 +86,6 @@ def kept_at_home(weights: ArrayT, positions: Sequence[int]) -> ArrayT:
 
 
 def share_of(values: Any, positions: Sequence[int]) -> float:
-    """How much of a row goes to these positions, as a share of its sum."""
+    """Return how much of a row goes to these positions, as a share of its sum."""
     total = float(values.sum())
     return float(values[list(positions)].sum()) / total if total else 0.0

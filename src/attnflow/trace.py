@@ -1,4 +1,4 @@
-"""A forward pass as a user holds it: raw attention, rollout, flow and their kin, of any layer and query."""
+"""A forward pass for users: raw attention, rollout, flow and other views, of any layer and query."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from attnflow.receptive import check_mode, relative
 from attnflow.reliability import FlowBound, Notes
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
-from attnflow.selection import Query, head_name, select_layers, select_positions
+from attnflow.selection import Query, Row, head_name, select_layers, select_positions
 from attnflow.sinks import check_sinks
-from attnflow.trace_results import notes_of_rows, result_of, with_mixed, witnesses
+from attnflow.spoken import WordSeconds, spoken, word_seconds
+from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, with_mixed, witnesses
 
 Layers = int | Iterable[int] | None
 Floats = NDArray[np.float64]
@@ -39,9 +40,11 @@ Floats = NDArray[np.float64]
 class Trace(Pass):
     """A forward pass, ready to be explained.
 
-    tokens, text, prediction, provenance: what went in, what the model answers, and how it was captured. weights: heads of
-    the layers for which they were kept, [head, query, key]. `attnflow.capture.passes.Pass` describes all fields.
-    unmerged: of a trace over words, the one over tokens.
+    tokens, text, prediction, provenance: the input, the model's answer, and how it was captured.
+    weights: the heads of the layers for which they were kept, [head, query, key].
+    unmerged: for a trace over words, the one over tokens.
+
+    `attnflow.capture.passes.Pass` describes all fields.
     """
 
     encoder: Trace | None = field(default=None, repr=False)
@@ -62,7 +65,7 @@ class Trace(Pass):
         return of_trace(self)._repr_html_()
 
     def graph(self, residual: Residual = 0.5, sinks: str = "keep") -> Floats | list[Floats]:
-        """The attention graph as numpy: [layer, query, key], or a list of matrices where sizes differ.
+        """Return the attention graph as numpy: [layer, query, key], or a list of matrices if sizes differ.
 
         Arguments as in `rollout`.
         """
@@ -71,24 +74,26 @@ class Trace(Pass):
         return np.stack(matrices) if len({m.shape for m in matrices}) == 1 else matrices
 
     def raw(self, query: Query = None, layer: Layers = None, sinks: str = "keep") -> TokenAttention:
-        """Raw attention: the weights of each layer, heads reduced, no residual connection.
+        """Return raw attention: the weights of each layer, heads reduced, without the residual connection.
 
-        Where a layer has two attentions (a decoder over source and target), the mean of both. sinks: as in `rollout`.
+        query: as in `rollout`.
+
+        If a layer has two attentions (a decoder over source and target), it is the mean of both. sinks: as in `rollout`.
         """
-        layers, rows = self._selected(query, layer)
+        layers, chosen = self._selected(query, layer)
         steps = self._steps(sinks)
         matrices = []
         for l in layers:
             below = self.ends[l - 1] + 1 if l else 0
             own = [s for s in steps[below : self.ends[l] + 1] if s.residual]
-            mean = torch.stack([step.weights[rows] for step in own]).mean(0)
+            mean = torch.stack([step.weights[chosen.rows] for step in own]).mean(0)
             for step in reversed([s for s in steps[: self.ends[l]] if not s.residual]):
                 if step.weights.shape[0] == mean.shape[1]:
                     mean = mean @ step.weights
             matrices.append(to_numpy(mean))
-        values = np.stack(matrices)
-        notes = notes_of_rows(self, "raw", values[-1], layers, rows, sinks)
-        return result_of(self, "raw", values, layers, rows, {"layer": layers}, sinks, notes=notes)
+        values = chosen.mixed(np.stack(matrices))
+        notes = notes_of_rows(self, "raw", values[-1], layers, chosen, sinks)
+        return result_of(self, "raw", values, layers, chosen, {"layer": layers}, sinks, notes=notes)
 
     def rollout(
         self,
@@ -99,23 +104,24 @@ class Trace(Pass):
         start: int = 0,
         sinks: str = "keep",
     ) -> TokenAttention:
-        """Attention rollout (Eq. 1).
+        """Return attention rollout (Eq. 1).
 
-        query, layer: which; None for the natural query and for all layers.
-        residual: the weight of the residual connection; "measured" takes each position's own share at each layer, see
+        query, layer: which to explain. The default is all layers and the natural query: a class token, the last token of a
+            decoder, or the embedding of a sentence-embedding model, whose row is the weighted mean of the pooled rows.
+        residual: the weight of the residual connection; "measured" uses each position's own share at each layer, see
             `attnflow.capture.shares.own_share`.
         receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`.
         start: the lowest layer that is multiplied; 0 leads to the input, others to the states below that layer.
-        sinks: "residual" leaves where it is what goes to a sink of its layer; see `attnflow.sinks.sink_positions`.
+        sinks: "residual" keeps what goes to a sink at its position; see `attnflow.sinks.sink_positions`.
         """
-        layers, rows = self._selected(query, layer)
+        layers, chosen = self._selected(query, layer)
         check_shares(residual)
         steps = self._steps(sinks, residual)
         lowest = index(start, len(self.ends), "start")
         layers = [l for l in layers if l >= lowest] if layer is None else layers
         if min(layers) < lowest:
             raise InputError(
-                f"start={start} is above layer {min(layers)}: expected a layer at or below those explained"
+                f"start={start} is above layer {min(layers)}: expected a layer at or below the explained ones"
             )
         first = self.ends[lowest - 1] + 1 if lowest else 0
         ends = [self.ends[l] for l in layers]
@@ -124,20 +130,20 @@ class Trace(Pass):
             return [replace(s, weights=w).graph(residual).double() for s, w in zip(steps, weights, strict=True)]
 
         def method(weights: Sequence[Tensor]) -> Floats:
-            return to_numpy(rollout_of(graphs(weights), queries=rows, start=first, layers=ends))
+            return chosen.mixed(to_numpy(rollout_of(graphs(weights), queries=chosen.rows, start=first, layers=ends)))
 
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "start": start}
         if receptive_field is not None:
             return result_of(
-                self, "rollout", self._relative(method, steps, receptive_field), layers, rows, recipe, sinks
+                self, "rollout", self._relative(method, steps, receptive_field), layers, chosen, recipe, sinks
             )
         matrices = graphs([step.weights for step in steps])
-        values = to_numpy(rollout_of(matrices, queries=rows, start=first, layers=ends))
-        notes = notes_of_rows(self, "rollout", values[-1], layers, rows, sinks)
+        values = chosen.mixed(to_numpy(rollout_of(matrices, queries=chosen.rows, start=first, layers=ends)))
+        notes = notes_of_rows(self, "rollout", values[-1], layers, chosen, sinks)
         if others := witnesses(self, layers):
             their = to_numpy(rollout_of(matrices, queries=others, start=first, layers=ends[-1]))[0]
-            notes = with_mixed(notes, values[-1], rows, their, others, "rollout")
-        return result_of(self, "rollout", values, layers, rows, recipe, sinks, notes=notes)
+            notes = with_mixed(notes, values[-1], chosen, their, others, "rollout")
+        return result_of(self, "rollout", values, layers, chosen, recipe, sinks, notes=notes)
 
     def flow(
         self,
@@ -148,27 +154,29 @@ class Trace(Pass):
         normalize: bool = False,
         sinks: str = "keep",
     ) -> TokenAttention:
-        """Attention flow: the exact maximum flow to each input. Arguments as in `rollout`.
+        """Return attention flow: the exact maximum flow to each input. Arguments as in `rollout`.
 
-        normalize: each row divided by its sum.
+        For a sentence embedding it is the weighted mean of the flows of the pooled positions, each computed on its own.
+        normalize: divide each row by its sum.
         """
-        layers, rows = self._selected(query, layer)
+        layers, chosen = self._selected(query, layer)
         check_shares(residual)
         steps = self._steps(sinks, residual)
 
         def method(weights: Sequence[Tensor]) -> Floats:
-            divided = normalize and receptive_field is not None  # before it is compared with uniform attention
+            divided = normalize and receptive_field is not None  # before the comparison with uniform attention
             pipes = _pipes(steps, weights, residual)
-            return flow_of(pipes, queries=rows, layers=[self.ends[l] for l in layers], normalize=divided)
+            ends = [self.ends[l] for l in layers]
+            return chosen.mixed(flow_of(pipes, queries=chosen.rows, layers=ends, normalize=divided))
 
         values = self._relative(method, steps, receptive_field)
         notes: list[Notes] = []
         if receptive_field is None:
-            bounds = _flow_bounds(steps[0], steps[self.ends[layers[-1]]], residual, rows)
-            notes = notes_of_rows(self, "flow", values[-1], layers, rows, sinks, bounds)
+            bounds = _flow_bounds(steps[0], steps[self.ends[layers[-1]]], residual, chosen)
+            notes = notes_of_rows(self, "flow", values[-1], layers, chosen, sinks, bounds)
             values = normalized(values) if normalize else values
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
-        return result_of(self, "flow", values, layers, rows, recipe, sinks, notes=notes)
+        return result_of(self, "flow", values, layers, chosen, recipe, sinks, notes=notes)
 
     def joint_flow(
         self,
@@ -178,12 +186,13 @@ class Trace(Pass):
         receptive_field: str | None = None,
         sinks: str = "keep",
     ) -> TokenAttention:
-        """Joint flow: the shares of all inputs in one maximum flow, that of least norm. Arguments as in `rollout`.
+        """Return joint flow: the shares of all inputs in one maximum flow, the one of least norm.
 
+        Arguments as in `rollout`.
         ``provenance["certificate"]["gap"]`` is the largest relative gap between the norm of a flow and the bound that
         proves it. See `attnflow.joint_flow.joint_flow`.
         """
-        layers, rows = self._selected(query, layer)
+        layers, chosen = self._selected(query, layer)
         check_shares(residual)
         steps = self._steps(sinks, residual)
         gap = 0.0
@@ -191,112 +200,132 @@ class Trace(Pass):
         def method(weights: Sequence[Tensor]) -> Floats:
             nonlocal gap
             pipes = _pipes(steps, weights, residual)
-            values, gaps = joint_flow_and_gaps(pipes, queries=rows, layers=[self.ends[l] for l in layers])
+            values, gaps = joint_flow_and_gaps(pipes, queries=chosen.rows, layers=[self.ends[l] for l in layers])
             gap = max(gap, float(gaps.max()))
-            return values
+            return chosen.mixed(values)
 
         values = self._relative(method, steps, receptive_field)
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field}
         notes: list[Notes] = []
         if receptive_field is None:
-            notes = notes_of_rows(self, "joint flow", values[-1], layers, rows, sinks)
-            if others := witnesses(self, layers)[::2]:  # each is a flow to be solved
+            notes = notes_of_rows(self, "joint flow", values[-1], layers, chosen, sinks)
+            if others := witnesses(self, layers)[::2]:  # every other one, because each needs a flow to be solved
                 pipes = _pipes(steps, [step.weights for step in steps], residual)
                 their = joint_flow_and_gaps(pipes, queries=others, layers=self.ends[layers[-1]])[0][0]
-                notes = with_mixed(notes, values[-1], rows, their, others, "joint flow")
-        result = result_of(self, "joint_flow", values, layers, rows, recipe, sinks, notes=notes)
+                notes = with_mixed(notes, values[-1], chosen, their, others, "joint flow")
+        result = result_of(self, "joint_flow", values, layers, chosen, recipe, sinks, notes=notes)
         return replace(result, provenance={**result.provenance, "certificate": {"gap": gap}})
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
-        """What all edges of all layers carried to the answer, each traced from its key to the input by rollout.
+        """Return what all edges of all layers carried to the answer, each traced from its key to the input by rollout.
 
         ``T[t] = Σ_l Σ_k (Σ_q E(l)[q, k]) · Ã(l-1)[k, t]``, with E the weights of this trace, which must be by gradients,
         and Ã the rollout of the attention itself, the identity below the first layer. Rollout and flow follow one state
-        down, and multiply or bound what edges say at every layer of a path; here each edge counts once, for what the answer
-        takes along it, and rollout says only what was in its key. It is about the answer, not about a query.
+        down, and multiply or bound the edges at every layer of a path. Here each edge counts once, for what the answer
+        takes along it, and rollout only says what was in its key. The result is about the answer, not about a query.
 
-        residual: of the rollout; by default ``1 - 2 / layers``, because what is mixed at each layer adds up with depth.
-            With 1 every position stands for its own token at every layer.
-        receptive_field: "layer" takes, for each key, the mean over the queries that can see it in place of the sum, and
-            rolls out weights that are corrected as `attnflow.receptive.layerwise` does: under a causal mask early keys
-            are seen by more queries. Without a mask it changes nothing but the scale. None leaves it out.
+        residual: the residual weight of the rollout; by default ``1 - 2 / layers``, because mixing adds up with depth. With
+            1 every position stands for its own token at every layer.
+        receptive_field: "layer" takes, for each key, the mean over the queries that can see it instead of the sum, and
+            rolls out weights corrected by `attnflow.receptive.layerwise`, because under a causal mask more queries see
+            early keys. Without a mask it changes only the scale. None disables it.
         """
         return gather(self, residual, receptive_field)
 
     def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
-        """What the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
+        """Return what the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
 
         E are answer edges, so this needs ``trace(..., edges="answer")``: what each edge carries to the log-odds of the
         answer, with attention, norm scales and gates held constant. Unlike rollout and flow it multiplies nothing along a
-        path: each edge counts once, for what the answer takes along it.
+        path. Each edge counts once, for what the answer takes along it.
 
         query: the positions q; by default the one that answers.
-        signed: True gives the parts of the log-odds as they are; what speaks against the answer is negative. Otherwise
-            shares: cut off at zero after summing, the first token of a model that looks back only left out (it is where
-            attention goes that has nowhere to go), divided by their sum. "shares" divides by the same sum and cuts nothing
-            off: what is above zero adds up to one, what is below speaks against the answer.
+        signed: True returns the parts of the log-odds; what counts against the answer is negative. False returns shares:
+            cut off at zero after summing and divided by their sum, without the first token of a causal model (which takes
+            the attention that has nowhere else to go). "shares" divides by the same sum without the cut: positive values
+            add up to one, negative ones count against the answer.
         """
         return answer_rows(self, query, signed)
 
     def answer_inputs(self, signed: Signed = False) -> TokenAttention:
-        """What the answer owes to each input the whole way down: ``T[k] = x0[k]·∂y/∂x0[k]``, x0 the states that enter.
+        """Return what the answer owes to each input, all the way down: ``T[k] = x0[k]·∂y/∂x0[k]``.
 
-        y are the log-odds of the answer with attention, norm scales and gates held constant, so that this needs
-        ``trace(..., edges="answer")``. All paths through all layers count, where `answer_rows` says what the answering
-        position reads: of an input whose content another position picked up and passed on, this finds the input.
+        x0 are the states that enter. y is the log-odds of the answer with attention, norm scales and gates held constant,
+        so this needs ``trace(..., edges="answer")``. All paths through all layers count, whereas `answer_rows` shows what
+        the answering position reads. If another position picked up the content of an input and passed it on, this finds the
+        input. For an image within a text, x0 at its places are the patches that enter the vision tower.
 
         signed: as in `answer_rows`.
         """
         return answer_inputs(self, signed)
 
     def sources(self) -> TokenAttention:
-        """What the answer rests on, by the method that was measured best for its kind: `answer_rows` of the next token of a
-        language model; of a class or a masked token `answer_inputs` with signs, as shares (``signed="shares"``).
+        """Return what the answer rests on, by the method that was measured to be best for its kind.
 
-        Needs ``trace(..., edges="answer")``. `attnflow.source_methods.trace_method` makes the choice, and docs/findings.md
-        has the figures.
+        This is `answer_rows` for the next token of a language model, and `answer_inputs` with ``signed="shares"`` for a
+        class, a masked token, or a text with an image. Needs ``trace(..., edges="answer")``.
+        `attnflow.source_methods.trace_method` makes the choice, and docs/findings.md has the measurements.
         """
         return sources(self)
 
+    def spoken(self) -> TokenAttention:
+        """Return where each word of a transcript was heard: one row over the sound for each word.
+
+        A row is the mean cross-attention of the upper half of the decoder's layers, at the positions that write the word's
+        tokens, which are those before them. docs/reading.md has the measurements behind this choice.
+
+        Needs a trace of a sound by an encoder-decoder such as Whisper. The result shows itself as a table of words and
+        seconds; its queries are the positions of the words in the transcript.
+        """
+        return spoken(self)
+
+    def word_seconds(self) -> list[WordSeconds]:
+        """Return the words of a transcript with the seconds where each was heard: the `stretch` of each row of `spoken`."""
+        return word_seconds(self)
+
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
-        """One head (Appendix A.1): the layers below with their heads reduced. Needs ``trace(..., keep_heads=True)``."""
-        layers, rows = self._selected(query, layer)
+        """Return one head (Appendix A.1), with the heads of lower layers reduced. Needs ``trace(..., keep_heads=True)``."""
+        layers, chosen = self._selected(query, layer)
         top = layers[0]
         self._check_kept(top)
         if len(self.steps) != len(self.ends) or self.parts:
             raise InputError("one head at a time needs a model with one stack of equal layers")
         stacked = [to_numpy(step.weights)[None] for step in self.steps[:top]]
-        values = single_head([*stacked, to_numpy(self.weights[top])], top, head, method, rows)
+        heads = [*stacked, to_numpy(self.weights[top])]
+        values = chosen.mixed(single_head(heads, top, head, method, chosen.rows)[None])
         recipe = {"layer": layers, "head": head}
-        notes = notes_of_rows(self, method, values, layers, rows)
-        return result_of(self, method, values[None], layers, rows, recipe, words=False, notes=notes)
+        notes = notes_of_rows(self, method, values[0], layers, chosen)
+        return result_of(self, method, values, layers, chosen, recipe, words=False, notes=notes)
 
     def head(self, layer: int, head: int, query: Query = None) -> TokenAttention:
-        """The attention of one head by itself, as a result that is named after it: "head L3.5".
+        """Return the attention of one head alone, as a result that is named after it: "head L3.5".
 
-        layer, head: which; both count from 0. query: as in `rollout`. Needs ``trace(..., keep_heads=True)``. `single_head`
-        follows what the head reads down to the input.
+        layer, head: the head; both count from 0.
+        query: as in `rollout`.
+
+        Needs ``trace(..., keep_heads=True)``. `single_head` follows what the head reads down to the input.
         """
-        layers, rows = self._selected(query, index(layer, len(self.ends), "layer"))
+        layers, chosen = self._selected(query, index(layer, len(self.ends), "layer"))
         top = layers[0]
         self._check_kept(top)
         heads = to_numpy(self.weights[top])  # [head, query, key]
         if heads.ndim != 3:
             raise InputError("the heads of a model that attends within windows have no row over all positions")
         number = index(head, len(heads), "head")
-        first = self.first_query if self.parts else 0  # of an encoder-decoder, heads have the target's rows
-        values = heads[number][[row - first for row in rows]][None]
+        first = self.first_query if self.parts else 0  # heads of an encoder-decoder have the rows of the target
+        values = chosen.mixed(heads[number][[row - first for row in chosen.rows]][None])
         recipe = {"layer": layers, "head": number}
-        notes = notes_of_rows(self, "raw", values[0], layers, rows)
-        return result_of(self, f"head {head_name(top, number)}", values, layers, rows, recipe, words=False, notes=notes)
+        notes = notes_of_rows(self, "raw", values[0], layers, chosen)
+        name = f"head {head_name(top, number)}"
+        return result_of(self, name, values, layers, chosen, recipe, words=False, notes=notes)
 
     def rank_heads(self, alignment: Alignment) -> list[HeadScore]:
-        """Which heads attend as an alignment does, the nearest first; see `attnflow.rank_heads`.
+        """Rank heads by how well they match an alignment, the best first; see `attnflow.rank_heads`.
 
         alignment: as in `attnflow.aligned_pairs`: "previous", "next", "self", "first", "same", "induction", pairs (query,
             key) or a mapping from queries to keys, of positions or tokens, or booleans [query, key]. Queries of an
-            encoder-decoder are positions of its target. Needs ``trace(..., keep_heads=True)``; layers of which no heads
-            were kept are left out.
+            encoder-decoder are positions of its target. Needs ``trace(..., keep_heads=True)``; layers whose heads were not
+            kept are skipped.
 
         >>> import attnflow as af
         >>> trace = af.load().trace("the key to the cabinets", keep_heads=True)
@@ -307,9 +336,9 @@ class Trace(Pass):
         return rank_heads(self.weights, aligned_pairs(alignment, self.tokens, self.first_query))
 
     def _check_kept(self, layer: int | None) -> None:
-        """That the heads of a layer, or of any, are here."""
+        """Check that the heads of a layer, or of any layer, were kept."""
         if self.unmerged is not None:
-            raise InputError("words() keeps no heads: ask the trace over tokens")
+            raise InputError("words() keeps no heads: use the trace over tokens")
         if layer is None and not self.weights:
             raise InputError("no heads were kept: trace again with keep_heads=True")
         if layer is not None and layer not in self.weights:
@@ -318,16 +347,17 @@ class Trace(Pass):
             )
 
     def with_edges(self, edges: str, normalize: str | None = None) -> Trace:
-        """The same with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.
+        """Return the same trace with other weights on the edges, from the same pass. Needs ``trace(..., edges=...)``.
 
-        edges: one of `attnflow.edges.EDGES`, for example "value-norm". normalize: see `attnflow.edges.reweighed`.
+        edges: one of `attnflow.edges.EDGES`, for example "value-norm".
+        normalize: see `attnflow.edges.reweighed`.
         """
         return reweighed(self, edges, normalize)
 
     def words(self) -> Trace:
-        """The same over words: what a word attends to is the mean over its subwords, what it receives is their sum.
+        """Return the same trace over words: a word attends to the mean over its subwords and receives their sum.
 
-        Special tokens stay by themselves. The graph is merged, so rollout and flow are solved on words.
+        Special tokens stay separate. The graph is merged, so rollout and flow are solved on words.
         """
         groups: dict[Any, list[int]] = {}
         for position, word in enumerate(self.word_ids):
@@ -336,7 +366,7 @@ class Trace(Pass):
         members = list(groups.values())
         if len({s.weights.shape for s in self.steps}) > 1:
             raise InputError(
-                "words need one position a token at every layer, and the layers of this model differ in size"
+                "words need one position per token at every layer, and the layers of this model differ in size"
             )
         merged = merge(torch.stack([s.weights.double() for s in self.steps]), members)
         place = {position: g for g, group in enumerate(members) for position in group}
@@ -365,14 +395,16 @@ class Trace(Pass):
             provenance={**self.provenance, "unit": "word"},
             weights={},
             picture=None,
+            tower=None,
             inside=None,
             encoder=None if self.encoder is None else self.encoder.words(),
             word_groups=tuple(tuple(g) for g in members),
             unmerged=self,
+            pooled=None if self.pooled is None else _over_words(self.pooled, place),
         )
 
     def sinks(self, layers: Iterable[int] | None = None) -> tuple[int, ...] | None:
-        """The positions that are sinks of at least one of these layers, all of them by default; None where nobody knows."""
+        """Return the positions that are sinks of at least one of these layers, by default of any; None if unknown."""
         if self.unmerged is not None:
             positions = self.unmerged.sinks(layers)
             groups = enumerate(self.word_groups or ())
@@ -384,9 +416,9 @@ class Trace(Pass):
         return tuple(sorted({position for step in steps for position in step.sinks or ()}))
 
     def _steps(self, sinks: str, residual: Residual = 0.5) -> tuple[Step, ...]:
-        """The steps without what goes to sinks, where that is asked for.
+        """Return the steps, without what goes to sinks if that was requested.
 
-        Sinks and measured shares are those of tokens: over words, they come before the words are merged.
+        Sinks and measured shares belong to tokens: for words, they are computed before the words are merged.
         """
         check_sinks(sinks)
         measured = isinstance(residual, str)
@@ -400,15 +432,15 @@ class Trace(Pass):
         )
 
     def query_positions(self, query: Query) -> list[int]:
-        """Positions among the queries: see `attnflow.selection.select_positions`."""
+        """Return positions among the queries: see `attnflow.selection.select_positions`."""
         count = self.steps[self.ends[-1]].weights.shape[0] - self.first_query
         labels = self.tokens[self.first_query :]
         if len(labels) != count:  # merged positions have no names
             labels = tuple(map(str, range(count)))
         return select_positions(query, labels, self.default_query)
 
-    def _selected(self, query: Query, layer: Layers) -> tuple[list[int], list[int]]:
-        """Layers, and rows of the steps' matrices."""
+    def _selected(self, query: Query, layer: Layers) -> tuple[list[int], Chosen]:
+        """Return layers, and rows of the steps' matrices."""
         if layer is not None:
             layer = positions(layer, "layer")
         sizes = [self.steps[end].weights.shape[0] for end in self.ends]
@@ -417,33 +449,46 @@ class Trace(Pass):
             layers = [l for l in layers if sizes[l] == sizes[-1]]
         if len({sizes[l] for l in layers}) > 1:
             raise InputError(
-                f"the layers asked for have {[sizes[l] for l in layers]} positions: ask for layers of one size"
+                f"the chosen layers have {[sizes[l] for l in layers]} positions: choose layers of one size"
             )
         if sizes[layers[0]] == sizes[-1]:
-            return layers, [self.first_query + i for i in self.query_positions(query)]
+            if query is None and self.pooled is not None:
+                if self.pooled.refusal:
+                    raise InputError(f"{self.pooled.refusal}: give query=, a position, a token, or 'all'")
+                return layers, natural(self)
+            return layers, Chosen([self.first_query + i for i in self.query_positions(query)])
         # merged positions below the last ones have no names
         every = isinstance(query, str) and query == "all"
-        return layers, indices(None if every else query, sizes[layers[0]], "query")  # type: ignore[arg-type]
+        return layers, Chosen(indices(None if every else query, sizes[layers[0]], "query"))  # type: ignore[arg-type]
 
     def _relative(
         self, method: Callable[[Sequence[Tensor]], Floats], steps: Sequence[Step], mode: str | None
     ) -> Floats:
         check_mode(mode)
         if mode is not None and (self.parts or any(not s.residual for s in self.steps)):
-            raise InputError("receptive_field is for models with one stack of equal layers; leave it out here")
+            raise InputError("receptive_field needs a model with one stack of equal layers; leave it out here")
         return relative(method, [s.weights for s in steps], mode)
 
 
-def _flow_bounds(lowest: Step, highest: Step, residual: Residual, rows: Sequence[int]) -> list[FlowBound]:
+def _over_words(row: Row, place: Mapping[int, int]) -> Row:
+    """Return the same row over words: the weight of a word is the sum over its subwords."""
+    weights: dict[int, float] = {}
+    for position, weight in zip(row.positions, row.weights, strict=True):
+        weights[place[position]] = weights.get(place[position], 0.0) + weight
+    return replace(row, positions=tuple(weights), weights=tuple(weights.values()))
+
+
+def _flow_bounds(lowest: Step, highest: Step, residual: Residual, chosen: Chosen) -> list[FlowBound]:
     entering, leaving = (to_numpy(step.graph(residual)).astype(np.float64) for step in (lowest, highest))
     for i in lowest.carried:
-        entering[i, i] = np.inf  # what only passes through limits nothing
+        entering[i, i] = np.inf  # a carried position is not limited
     into = entering.sum(0)
-    return [FlowBound(float(leaving[row].sum()), into) for row in rows]
+    sums = chosen.mixed(leaving[chosen.rows].sum(1)[None, :, None])[0, :, 0]
+    return [FlowBound(float(total), into) for total in sums]
 
 
 def _merged(of_tokens: Step, step: Step, groups: Sequence[Sequence[int]], measured: bool) -> Step:
-    """A step over words: ``A'[Q, K] = (1 - R_Q) · W' + R_Q · I`` is the merged graph of tokens, with R the mean of r."""
+    """Return a step over words: ``A'[Q, K] = (1 - R_Q) · W' + R_Q · I``, the merged graph, with R the mean of r."""
     weights = of_tokens.weights.double()
     if not measured or step.whole or not step.residual:
         return replace(step, weights=merge(weights[None], groups)[0])
@@ -455,11 +500,11 @@ def _merged(of_tokens: Step, step: Step, groups: Sequence[Sequence[int]], measur
 
 
 def _pipes(steps: Sequence[Step], weights: Sequence[Tensor], residual: Residual) -> list[Floats]:
-    """The widths of the edges for flows."""
+    """Return the widths of the edges for flows."""
     matrices = []
     for step, own in zip(steps, weights, strict=True):
         matrix = to_numpy(replace(step, weights=own).graph(residual))
-        for i in step.carried:  # what only passes through limits nothing
+        for i in step.carried:  # a carried position is not limited
             matrix[i, i] = np.inf
         matrices.append(matrix)
     return matrices

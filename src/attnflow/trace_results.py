@@ -1,8 +1,9 @@
-"""How values of a trace become a result: their labels, where they come from, and what speaks against reading them."""
+"""How values of a trace become a result: their labels, provenance, and the notes on their reliability."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from attnflow._arrays import to_numpy
 from attnflow.reliability import FlowBound, Labels, Notes, mixed_notes, of_rows, row_notes
 from attnflow.result import TokenAttention
+from attnflow.seconds import Span
+from attnflow.selection import Row
 from attnflow.sinks import share_of
 
 if TYPE_CHECKING:
@@ -19,8 +22,37 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is explained: rows of the steps' matrices, one by one; or, if there is a row, all of them as one.
+
+    rows: their places. row: for a sentence embedding, the same places with weights, as positions among the queries.
+    """
+
+    rows: list[int]
+    row: Row | None = None
+
+    def mixed(self, values: Floats) -> Floats:
+        """Return values [layer, row, input] of the places as [layer, query, input] of what is explained."""
+        return values if self.row is None else np.einsum("lqi,q->li", values, np.array(self.row.weights))[:, None]
+
+    @property
+    def places(self) -> list[int | None]:
+        """Return the position of each query; None for a query of several positions."""
+        return [None] if self.row is not None else list(self.rows)
+
+
+def natural(trace: Trace) -> Chosen:
+    """Return what a result about the answer explains: the sentence embedding, or the default position."""
+    row = trace.pooled
+    if row is not None:
+        return Chosen([trace.first_query + i for i in row.positions], row if row.several else None)
+    return Chosen([trace.first_query + (trace.default_query or 0)])
+
+
 WITNESSES = 4
-"""So many other queries, and more by one, are spread over the text, to see whether a rollout still depends on its query."""
+"""This many other queries plus one, spread over the text, show whether a rollout still depends on its query."""
 
 
 def result_of(
@@ -28,27 +60,29 @@ def result_of(
     method: str,
     values: Floats,
     layers: list[int],
-    rows: list[int],
+    chosen: Chosen,
     recipe: dict[str, Any],
     sinks: str | None = None,
     words: bool = True,
     notes: Sequence[Notes] = (),
 ) -> TokenAttention:
-    """Labels values [layer, query, input].
+    """Return values [layer, query, input] as a labelled result.
 
-    sinks: how they were treated, where the method sees them. notes: of each row of the highest layer.
-    words: whether they are of the graph, which can be merged into words.
+    sinks: how sinks were treated, if the method sees them. notes: on each row of the highest layer.
+    words: whether the values come from the graph, which can be merged into words.
     """
     options = {k: v for k, v in recipe.items() if k != "layer" and v is not None and v is not False}
     if options.get("start") == 0:
         del options["start"]
-    queries = tuple(r - trace.first_query for r in rows)
     if sinks is not None:
-        options |= _sink_report(trace, method, values, layers, rows, sinks)
-    named = _named(trace, layers)
-    query_tokens = tuple(trace.tokens[r] if named else str(r) for r in rows)
+        options |= _sink_report(trace, method, values, layers, chosen, sinks)
+    queries, query_tokens = _queries(trace, chosen, _named(trace, layers))
+    if chosen.row is not None and not chosen.row.refusal:
+        options["query_weights"] = query_weights({queries[0]: chosen.row})
     if sentences := of_rows(notes, query_tokens):
         options["reliability"] = sentences
+    if trace.picture is not None:
+        options["picture"] = asdict(trace.picture)
     return TokenAttention(
         values=values,
         method=method,
@@ -62,10 +96,32 @@ def result_of(
         text=trace.text,
         parts=trace.parts,
         patches=trace.patches,
+        seconds=seconds_of(trace),
         provenance={**trace.provenance, **options},
         source=trace if words else None,
         recipe=recipe if sinks in (None, "keep") else {**recipe, "sinks": sinks},
     )
+
+
+def query_weights(rows: Mapping[int, Row]) -> dict[str, dict[str, float]]:
+    """Return the provenance of queries of several positions: for each number its positions and their weights."""
+    return {str(number): dict(zip(map(str, row.positions), row.weights, strict=True)) for number, row in rows.items()}
+
+
+def _queries(trace: Trace, chosen: Chosen, named: bool) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the numbers and names of queries in a result; a query of several positions has a number past the text."""
+    if chosen.row is not None:
+        return (len(trace.tokens) - trace.first_query,), (chosen.row.label(trace.tokens),)
+    queries = tuple(r - trace.first_query for r in chosen.rows)
+    return queries, tuple(trace.tokens[r] if named else str(r) for r in chosen.rows)
+
+
+def seconds_of(trace: Trace) -> tuple[Span | None, ...]:
+    """Return the seconds of all inputs of a sound; the tokens of its transcript have none."""
+    if trace.sound is None:
+        return ()
+    spans = trace.sound.spans
+    return (*spans, *(None,) * (len(trace.tokens) - len(spans)))
 
 
 def notes_of_rows(
@@ -73,25 +129,25 @@ def notes_of_rows(
     method: str,
     values: Floats,
     layers: Sequence[int],
-    rows: Sequence[int],
+    chosen: Chosen,
     sinks: str = "keep",
     bounds: Sequence[FlowBound] | None = None,
 ) -> list[Notes]:
-    """What speaks against each row of the highest layer, ``values[query, input]``."""
+    """Return notes on each row of the highest layer, ``values[query, input]``."""
     through = [layers[-1]] if method == "raw" else range(layers[-1] + 1)
     known = (trace.sinks(through) or ()) if sinks == "keep" else ()
-    each = list(bounds) if bounds is not None else [None] * len(rows)
+    each = list(bounds) if bounds is not None else [None] * len(values)
     causal = not trace.parts and trace.default_query == len(trace.tokens) - 1
     labels = Labels(trace.tokens, trace.special, known, causal)
     named = _named(trace, layers)
     return [
         row_notes(row, labels, method, layers[-1], place if named else None, bound)
-        for row, place, bound in zip(values, rows, each, strict=True)
+        for row, place, bound in zip(values, chosen.places, each, strict=True)
     ]
 
 
 def witnesses(trace: Trace, layers: Sequence[int]) -> list[int]:
-    """Rows of other queries, spread over the text, where every query sees the same tokens."""
+    """Return rows of other queries, spread over the text, if every query sees the same tokens."""
     n = len(trace.tokens)
     if trace.parts or not _named(trace, layers) or trace.default_query == n - 1 or n <= 2:
         return []
@@ -100,27 +156,27 @@ def witnesses(trace: Trace, layers: Sequence[int]) -> list[int]:
 
 
 def with_mixed(
-    notes: Sequence[Notes], values: Floats, rows: Sequence[int], their: Floats, others: Sequence[int], method: str
+    notes: Sequence[Notes], values: Floats, chosen: Chosen, their: Floats, others: Sequence[int], method: str
 ) -> list[Notes]:
-    """The notes of rows, and whether each is the same as ``their[query, input]``, those of other queries."""
+    """Return the notes of rows, and whether each equals ``their[query, input]``, the rows of other queries."""
     return [
         {**note, **mixed_notes(value, their[[other != row for other in others]], method)}
-        for row, note, value in zip(rows, notes, values, strict=True)
+        for row, note, value in zip(chosen.places, notes, values, strict=True)
     ]
 
 
 def _named(trace: Trace, layers: Sequence[int]) -> bool:
-    """Whether the positions of these layers are the tokens: merged ones are not."""
+    """Return whether the positions of these layers are the tokens; merged positions are not."""
     return bool(trace.steps[trace.ends[layers[0]]].weights.shape[0] == len(trace.tokens))
 
 
 def _sink_report(
-    trace: Trace, method: str, values: Floats, layers: list[int], rows: list[int], sinks: str
+    trace: Trace, method: str, values: Floats, layers: list[int], chosen: Chosen, sinks: str
 ) -> dict[str, Any]:
-    """Which positions are sinks, and what went to them: parts of the provenance.
+    """Return which positions are sinks, and what went to them, as parts of the provenance.
 
-    share: kept, that of the values at the highest layer, mean over the queries; left at home, that of the attention of
-    these queries, mean over the layers.
+    share: if sinks are kept, their share of the values at the highest layer, mean over the queries; otherwise their share
+    of the attention of these queries, mean over the layers.
     """
     through = layers if method == "raw" else range(max(layers) + 1)
     positions = trace.sinks(through)
@@ -130,7 +186,8 @@ def _sink_report(
     if sinks == "keep":
         row = np.maximum(values[-1], 0).mean(0)
     else:
-        row = to_numpy(torch.stack([trace.steps[trace.ends[l]].weights[rows].mean(0) for l in through]).mean(0))
+        attention = torch.stack([trace.steps[trace.ends[l]].weights[chosen.rows] for l in through])
+        row = chosen.mixed(to_numpy(attention)).mean((0, 1))
     report: dict[str, Any] = {
         "mode": sinks,
         "positions": list(positions),

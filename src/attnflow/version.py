@@ -1,3 +1,3 @@
-"""The version, where every room can read it without importing the public face."""
+"""The version, for modules that must not import the public package."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

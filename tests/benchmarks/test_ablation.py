@@ -80,14 +80,14 @@ def test_halves_share_no_passage(tmp_path: Path) -> None:
 
 
 def log_p(decoder: af.Model, prompt: list[int], answer: list[int]) -> float:
-    """By the definition, one pass."""
+    """Compute it from the definition, in one pass."""
     with torch.no_grad():
         logits = decoder.model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
     return float(logits.double().log_softmax(-1)[range(len(answer)), answer].sum())
 
 
 def kept_tokens(passage: Passage, units: list[int]) -> list[int]:
-    """The prompt with these sentences alone, and its question."""
+    """Return the prompt with only these sentences, and its question."""
     gone = {i for k, unit in enumerate(passage.units) if k not in units for i in unit}
     return [token for i, token in enumerate(passage.ids) if i not in gone]
 
@@ -135,7 +135,7 @@ def test_a_short_answer_is_left_out(decoder: af.Model, tmp_path: Path, monkeypat
 
 
 def made(falls: list[float], subsets: list[list[int]], kept: list[float]) -> Passage:
-    """Tokens 1 and 2 are a sentence, and so on; token 0 begins."""
+    """Return a passage with a start token, then sentences of two tokens each."""
     size = len(falls)
     units = [[2 * k + 1, 2 * k + 2] for k in range(size)]
     return Passage(1, "", list(range(2 * size + 1)), [1, 2], units, [0], -2.0, falls, subsets, kept, -8.0)
@@ -157,7 +157,7 @@ def test_measures_of_sentences() -> None:
 
 
 def test_the_score_of_subsets_is_about_sums_of_one_size() -> None:
-    """A score that only counts sentences is worth nothing, because all subsets have as many."""
+    """A score that only counts sentences is worth nothing, because all subsets have the same size."""
     draw = np.random.default_rng(0)
     subsets = halves_of(8, 32, 0)
     case = made(draw.normal(size=8).tolist(), subsets, draw.normal(size=32).tolist())
@@ -182,7 +182,7 @@ def test_verifying_more_brings_more() -> None:
 
 
 def test_measures_that_delete(decoder: af.Model, passage: Passage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the definitions, one text at a time."""
+    """Compared with the definitions, one text at a time."""
     draw = np.random.default_rng(1)
     tokens = draw.random(len(passage.ids))
     units = draw.random(len(passage.units))
@@ -205,7 +205,7 @@ def test_measures_that_delete(decoder: af.Model, passage: Passage, monkeypatch: 
     kept = drawn(tokens[places], passage.seed)
     values = np.array([p(set(passage.free) - set(places[own].tolist())) for own in kept])
     expected = soft(whole, 0.0, values[:DRAWS], values[DRAWS:])
-    bare = dataclasses.replace(passage, bare=-1e9)  # a text that says nothing of the answer
+    bare = dataclasses.replace(passage, bare=-1e9)  # a text without information about the answer
     monkeypatch.setattr(token_deletion, "LEAST_FALL", 0.0)
     softly = deletion_measures(decoder, bare, Scores(tokens, units))
     assert expected == pytest.approx({name: softly[name] for name in expected}, abs=1e-4)

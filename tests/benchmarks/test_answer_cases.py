@@ -24,7 +24,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 
 class Copier(torch.nn.Module):
-    """Goes on as the text did where it agreed longest with its end; what it is blind to it never writes."""
+    """Continues the text as after the longest earlier match of its end; it never writes blind tokens."""
 
     def __init__(self, blind: tuple[int, ...] = ()) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_units_are_the_sentences_in_tokens() -> None:
     case = labelled("tracking", 3, puzzle, model)
     assert case.links == [case.units[k] for k in puzzle.chain] and case.truth_units == [puzzle.chain[0]]
     marked = labelled("needle", 0, needle(0, SENTENCES), copier(FAMILIES["SentencePiece"]()))
-    assert marked.sinks == [0] and 0 not in {i for unit in marked.units for i in unit}  # the mark of the beginning
+    assert marked.sinks == [0] and 0 not in {i for unit in marked.units for i in unit}  # the start token
 
 
 def test_kept_are_the_puzzles_that_the_model_solves() -> None:
@@ -111,7 +111,7 @@ def test_kept_are_the_puzzles_that_the_model_solves() -> None:
 
 
 def test_solved_is_what_generation_writes() -> None:
-    """Against transformers' own greedy generation, one prompt at a time, of different lengths."""
+    """Compared with greedy generation by transformers, for single prompts of different lengths."""
     draw = random.Random(5)
     model = af.wrap(hf("LlamaForCausalLM", **LLAMA)(), byte_level())
     batch, wrong = [], []
@@ -143,7 +143,7 @@ def test_a_longer_number_is_another_answer() -> None:
 
 
 def test_logits_that_are_not_needed_change_nothing() -> None:
-    """A model that gives some rows of logits alone, and one that gives all."""
+    """Models that return only some rows of logits agree with models that return all."""
     model = af.wrap(hf("LlamaForCausalLM", **LLAMA)(), byte_level())
     draw = random.Random(1)
     batch = []
@@ -194,14 +194,14 @@ def test_sentences(tmp_path: Path) -> None:
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(af.InputError, match="kind='x': expected one of 'needle', 'attributes', 'tracking', 'copy'"):
         cases("x", 0, 1, copier())
-    with pytest.raises(af.InputError, match=r"has no file \*test\*.txt or .*: give a file of sentences"):
+    with pytest.raises(af.InputError, match=r"contains no file \*test\*.txt or .*: give a file of sentences"):
         sentences(tmp_path)
     (tmp_path / "a.txt").write_text("This is the only sentence of the file.\n")
     with pytest.raises(af.InputError, match="has 1 plain sentences of 6 to 16 words: expected at least 122"):
         sentences(tmp_path / "a.txt")
     with pytest.raises(af.InputError, match="wrapped without a tokenizer: give wrap"):
         cases("needle", 0, 1, af.wrap(hf("LlamaForCausalLM", **LLAMA)()))
-    with pytest.raises(af.InputError, match="ends a text with a special token: expected one that goes on where"):
+    with pytest.raises(af.InputError, match="ends a text with a special token: expected one that continues where"):
         cases("needle", 0, 1, copier(wordpiece()))
     monkeypatch.setattr(answer_cases, "PATIENCE", 2)
     blind = copier(blind=tuple(range(400)))

@@ -1,4 +1,4 @@
-"""Our methods as the benchmarks take them, against what the library gives for the same answer."""
+"""Our methods as the benchmarks call them, compared with the library on the same answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.architectures import LLAMA, hf, ids
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-UNITS = [[0, 1, 2], [3, 4], [5, 6]]  # and two tokens in none
+UNITS = [[0, 1, 2], [3, 4], [5, 6]]  # two tokens are in none
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_what_users_get(
 
 
 def by_hand(rows: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Shares of tokens, and of units, as loops."""
+    """Compute the shares of tokens and of units, as loops."""
     tokens, units = np.zeros(9), np.zeros(4)
     for row, weight in zip(rows, weights, strict=True):
         positive = [max(x, 0) for x in row]
@@ -107,7 +107,7 @@ def test_gradient_times_input(decoder: af.Model, case: tuple[list[int], list[int
 
 
 def test_the_input_s_part_is_that_of_the_trace(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
-    """Of an answer of one token, which `Trace` explains too; a longer answer has other parts."""
+    """For an answer of one token, which `Trace` explains too; a longer answer gives other values."""
     trace = decoder.trace({"input_ids": torch.tensor([case[0]])}, edges="answer")
     assert trace.inside is not None
     one, all_three = (METHODS["input"](decoder, case[0], case[1][:n], UNITS).tokens for n in (1, 3))
@@ -120,7 +120,7 @@ def test_attention_gradient_of_one_token(decoder: af.Model, case: tuple[list[int
     scores = METHODS["attention-gradient rows"](decoder, case[0], case[1][:1], UNITS)
     trace = decoder.trace({"input_ids": torch.tensor([case[0]])}, edges="attention-gradient")
     expected = trace.raw(query=-1).values.mean(0)[0]
-    # ours is about the log-odds, and the trace about the logit: the same direction, up to what the other logits do
+    # Ours explains the log-odds, the trace the logit: similar, up to the other logits.
     assert np.corrcoef(scores.tokens, expected)[0, 1] > 0.9
 
 
@@ -150,7 +150,7 @@ def test_baselines(decoder: af.Model, case: tuple[list[int], list[int]]) -> None
 
 
 def test_what_methods_cost(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
-    """In forwards; the answer rows run the prompt for its cache, and the answer."""
+    """Counted in forward passes; answer rows run the prompt, for its cache, and then the answer."""
     meter = Meter(decoder)
     costs = {name: meter.measure(lambda m=m: m(decoder, *case, UNITS))[2] for name, m in METHODS.items()}
     assert costs["answer rows"] == 2 and costs["answer rows, mean weights by context"] == 3

@@ -1,4 +1,4 @@
-"""Measures of scores over a prompt, each against its definition."""
+"""Measures of scores over a prompt, each compared with its definition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.answer_metrics import mass, measures, precision, source_measures
 
 
 def test_measures() -> None:
-    """Against the definition: sort by chance among ties, many times."""
+    """The definition: average over many orders, with ties broken at random."""
     draw = np.random.default_rng(2)
     for _ in range(10):
         scores = draw.integers(-2, 4, size=9).astype(float)

@@ -1,4 +1,4 @@
-"""The benchmarks of answers as commands: who finds the source, and what explaining costs."""
+"""The commands of the answer benchmarks: which methods find the source, and what explaining costs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def decoder() -> af.Model:
 
 
 def kept(model: af.Model, kind: str = "needle", half: str = "seen", count: int = 3) -> Kept:
-    """Cases with answers that the model writes, and a truth that it knows nothing of."""
+    """Return cases with answers that the model writes, and an unrelated truth."""
     prompts = ids(9)[0].tolist()
     cases = []
     for number in range(count):
@@ -58,7 +58,7 @@ def kept(model: af.Model, kind: str = "needle", half: str = "seen", count: int =
 
 
 def passage(model: af.Model, seed: int = 0) -> Passage:
-    """A passage with any truth."""
+    """Return a passage with an arbitrary truth."""
     case = kept(model).cases[0]
     subsets = halves_of(3, 3, 0)
     return Passage(
@@ -108,7 +108,7 @@ def test_names_of_methods() -> None:
     with pytest.raises(af.InputError, match=r"there is no method 'rolout': expected some of 'ours', 'rivals', 'answer"):
         chosen("flow, rolout", METHODS, groups)
     for text in ("8", "8/8", "a/b", "1/2/3", "-1/2"):
-        with pytest.raises(af.InputError, match="expected a number and how many parts there are, such as 0/8"):
+        with pytest.raises(af.InputError, match="expected a number and the number of parts, such as 0/8"):
             part_of(text)
 
 
@@ -247,6 +247,7 @@ def test_ratios() -> None:
     assert speed.ratio(ON_CACHE, FORWARD) == 0.25 and speed.ratio(BOTH, GENERATION) == 1.05
 
 
+@pytest.mark.long
 def test_speed_as_a_command(
     decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,12 +270,12 @@ def test_mistakes(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(af.InputError, match="shape='70b': expected 8b"):
         model_and_prompt(None, None, "70b", None, 9)
     prompt = ids(9)[0].tolist()
-    with pytest.raises(af.InputError, match="the prompt has 9 tokens, the answer 99, and the model takes 64"):
+    with pytest.raises(af.InputError, match="the prompt has 9 tokens and the answer 99, but the model takes only 64"):
         measure(decoder, prompt, 99, 1, print)
     written = decoder.answer(prompt, max_new_tokens=4).ids
     monkeypatch.setattr(decoder.model.config, "eos_token_id", written[3])
     with pytest.raises(af.InputError, match=r"wrote \d tokens: expected 4, for a fair comparison"):
         measure(decoder, prompt, 4, 1, print)
     if not torch.cuda.is_available():
-        with pytest.raises(af.InputError, match="shape 8b needs a CUDA GPU, and torch sees none"):
+        with pytest.raises(af.InputError, match="shape 8b needs a CUDA GPU, and torch does not see one"):
             model_and_prompt(None, None, "8b", None, 9)

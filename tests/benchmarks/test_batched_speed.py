@@ -1,4 +1,4 @@
-"""What edges of many texts at once cost, by the command that measures it."""
+"""The benchmark of edges for batches of texts."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def test_it_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_it_refuses() -> None:
     with pytest.raises(InputError, match="8 dimensions cannot be shared by 3 heads: expected a multiple"):
         batched_edges.main(**{**SMALL, "heads": 3})
-    with pytest.raises(InputError, match="the time of a processor says nothing of a GPU"):
+    with pytest.raises(InputError, match="processor time says nothing about a GPU"):
         batched_edges.main(**SMALL, device="cuda", processor=True)

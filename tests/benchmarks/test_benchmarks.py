@@ -19,7 +19,7 @@ def benchmark(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     ("words", "sentence"),
     [
         (["flow", "--graphs", "toy"], "benchmarks: graphs 'toy': expected some of real, peaked, causal, local, uniform"),
-        (["flow", "--sizes", "many"], "benchmarks: sizes 'many': expected positive numbers with commas between them, for example 16,64"),
+        (["flow", "--sizes", "many"], "benchmarks: sizes 'many': expected positive integers separated by commas, for example 16,64"),
         (["flow", "--model", "nowhere"], "benchmarks: model 'nowhere': expected a folder with a config.json"),
     ],
 )  # fmt: skip
@@ -42,10 +42,11 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.long
 def test_every_benchmark_is_a_command() -> None:
     paths = sorted((ROOT / "benchmarks").glob("*.py"))
     names = [path.stem for path in paths if "__main__" in path.read_text()]
-    # in one process: each would load torch again
+    # A process each would load torch each time.
     done = subprocess.run([sys.executable, "-c", HELP, *names], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

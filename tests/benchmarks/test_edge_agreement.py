@@ -1,4 +1,4 @@
-"""How far edges agree, as docs/edges.md reports it."""
+"""The agreement of edges, as docs/edges.md reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answer inputs of classifiers cost, by the command that measures it."""
+"""The benchmark of answer inputs for classifiers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def test_it_measures_one_pass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert times is not None and all(float(number) > 0 for number in times.groups())
     model = af.load(device="cpu")
     meter = Meter(model)
-    model.trace("the key", edges="answer")  # checks the model
+    model.trace("the key", edges="answer")  # runs the self-check first
     _, _, forwards = meter.measure(lambda: model.trace("the key to the cabinets", edges="answer").answer_inputs())
     assert forwards == 1

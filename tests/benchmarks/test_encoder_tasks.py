@@ -1,4 +1,4 @@
-"""Tasks for classifiers and masked language models: their cases, their measures, and files of results that grow."""
+"""Tasks for classifiers and masked language models: cases, measures, and results that grow over runs."""
 
 from __future__ import annotations
 
@@ -112,6 +112,7 @@ def test_methods_are_what_the_package_says_and_cost_what_they_run(embedded: af.M
     assert [one.method for one in some] == ["rollout L6"]
 
 
+@pytest.mark.long
 def test_a_run_is_resumable(embedded: af.Model, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(af, "load", lambda *_, **__: embedded, raising=False)
     out = tmp_path / "folder" / "results.jsonl"
@@ -119,7 +120,7 @@ def test_a_run_is_resumable(embedded: af.Model, table: Path, tmp_path: Path, mon
     assert run(monkeypatch, *words) == 0
     whole = out.read_text()
     lines = whole.splitlines(keepends=True)
-    out.write_text("".join(lines[:-3]) + lines[-3][:20])  # killed while it wrote
+    out.write_text("".join(lines[:-3]) + lines[-3][:20])  # killed while writing
     assert run(monkeypatch, *words) == 0
     again = out.read_text().splitlines()
     keys = [(row["seed"], row["method"]) for row in map(json.loads, again)]
@@ -204,7 +205,7 @@ def test_word_cases(classifier: Any, tmp_path: Path) -> None:
     path.write_text("sentence\tlabel\n" + "".join(f"{t}\t{y}\n" for t, y in zip(texts, labels, strict=True)))
     assert [case.seed for case in word_cases(classifier, path, "seen", 9).cases] == [0]
     assert [case.seed for case in word_cases(classifier, path, "unseen", 9).cases] == [3]
-    with pytest.raises(InputError, match="gives no class: expected a classifier with the classes negative, positive"):
+    with pytest.raises(InputError, match="has no classes: expected a classifier with the classes negative, positive"):
         word_cases(gpt2(), path, "seen", 9)
     path.write_text("sentence\tlabel\na b\tgood\n")
     with pytest.raises(InputError, match="expected the columns sentence and label"):
@@ -254,10 +255,10 @@ def test_mistakes(
     assert "half 'third': expected one of seen, unseen" in capsys.readouterr().err
     table.write_text("prefix\tgood\tbad\nno preposition\tis\tare\n")
     assert run(monkeypatch, "agreement", "--data", str(table), "-o", str(out)) == 2
-    assert "texts.tsv has no unseen case of 0 that" in capsys.readouterr().err
+    assert "texts.tsv has no unseen case among 0 that" in capsys.readouterr().err
     out.write_text('{"model": 1}\n')
     with pytest.raises(
-        InputError, match=r"line 1 of .* is no result: expected JSON with model, task, half, seed, method"
+        InputError, match=r"line 1 of .* is not a result: expected JSON with model, task, half, seed, method"
     ):
         ResultFile(out)
 

@@ -1,4 +1,4 @@
-"""What is said of results: paired on the cases that two methods share, corrected for all comparisons, read back as written."""
+"""The evidence: paired on the cases that two methods share, corrected for all comparisons, and read back as written."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def test_tasks_measures_and_defaults_are_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 1 of .* is no JSON: expected a line of results"),
-        ("[1]", "line 1 of .* is no object: expected a line of results"),
+        ("{", "line 1 of .* is not JSON: expected a line of results"),
+        ("[1]", "line 1 of .* is not an object: expected a line of results"),
         ('{"model": "m"}', "line 1 of .* has no 'task': expected a line of results"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Fading of all positions, against finite differences of a mask."""
+"""Fading of all positions, compared with finite differences of a mask."""
 
 from __future__ import annotations
 

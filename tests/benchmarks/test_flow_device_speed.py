@@ -1,4 +1,4 @@
-"""The benchmark of flow on a GPU, where there is none: one call for a batch against a call a text."""
+"""The benchmark of flow on a GPU, run without one: one call per batch against one call per text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of joint flow: what it extrapolates, and what it measures on texts."""
+"""The benchmark of joint flow: its extrapolation, and its measurements on texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_growth_is_that_of_the_last_four_times() -> None:
 
 
 def test_sizes_beyond_the_limit_are_ours_alone() -> None:
-    """After two sizes, from which a third one can be foretold."""
+    """Two sizes are enough to extrapolate to a third."""
     rows = list(timings([(3, 2), (4, 2), (40, 3)], limit=1e-9))
     assert [row.published is None for row in rows] == [False, False, True]
     assert [row.edges for row in rows] == [12, 20, 40 + 2 * 1600]
@@ -31,8 +31,8 @@ def test_the_table_says_how_far_it_extrapolates() -> None:
     table, sentence = speed_table([*rows, Timing(80, 2, 6400, 1e-3, 1e-13)])
     assert table.row_count == 4
     assert sentence == (
-        "SLSQP grows with the power 3.00 of the edges over its last 3 sizes. Extrapolated to 80 × 2, from 4 times fewer "
-        "edges: 0.0 days, 262,144 times ours. With the square alone it would be 65,536."
+        "SLSQP grows with the power 3.00 of the edges over its last 3 sizes. Extrapolated to 80 × 2, from 4 times "
+        "fewer edges: 0.0 days, 262,144 times ours. If it grew only with the square, it would be 65,536 times."
     )
     assert speed_table(rows)[1] == ""
 

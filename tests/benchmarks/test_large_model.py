@@ -42,7 +42,7 @@ def test_the_page_shows_what_the_command_prints() -> None:
 
 
 def test_sizes_are_those_of_the_models() -> None:
-    assert SEVENTY.parameters == 70_553_706_496 and EIGHT.parameters == 8_030_261_248  # what transformers counts
+    assert SEVENTY.parameters == 70_553_706_496 and EIGHT.parameters == 8_030_261_248  # as transformers counts
     assert SEVENTY.cache_bytes(131_072) == 2 * 80 * 8 * 128 * 131_072 * 2
     assert sent(800, 8) == 1400 and shown(999) == "999 B"
 
@@ -52,5 +52,5 @@ def test_times_are_of_the_shape_that_was_measured() -> None:
 
 
 def test_the_small_model_has_two_heads_of_keys() -> None:
-    with pytest.raises(InputError, match="--ranks 3: the small model has 2 heads of keys; expected 2"):
+    with pytest.raises(InputError, match="--ranks 3: the small model has 2 key heads; expected 2"):
         compared(3)

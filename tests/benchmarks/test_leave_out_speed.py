@@ -1,4 +1,4 @@
-"""The benchmark of leave-one-out: all ways give the same numbers."""
+"""The benchmark of leave-one-out: all implementations give the same numbers."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_all_ways_agree() -> None:
 
 
 def test_a_prompt_of_one_sentence_is_refused() -> None:
-    with pytest.raises(af.InputError, match=r"^a prompt of 5 tokens is one sentence of 7: expected several$"):
+    with pytest.raises(af.InputError, match=r"^a prompt of 5 tokens is one sentence of 7: expected several sentences$"):
         run(gpt2(), tokens=5, answer_tokens=4, sentence=7, rounds=1, say=print)

@@ -22,5 +22,5 @@ def test_a_row_and_a_span_stand_beside_the_forward() -> None:
 
 
 def test_a_text_shorter_than_the_span_is_refused() -> None:
-    with pytest.raises(af.InputError, match=r"^100 tokens: expected at least the 256 of a span$"):
+    with pytest.raises(af.InputError, match=r"^100 tokens: expected at least the 256 tokens of a span$"):
         main("nowhere", lengths="1024,100", span=256)

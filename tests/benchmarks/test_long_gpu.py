@@ -35,7 +35,7 @@ def small(tokens: int = 24, span: int = 6) -> Setting:
 
 
 def test_every_task_runs_and_stands_beside_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.long_gpu.gc.collect", lambda: 0)  # takes long beside all other tests
+    monkeypatch.setattr("benchmarks.long_gpu.gc.collect", lambda: 0)  # slow when many tests have run
     said: list[str] = []
     rows = run([24], names_of(None, None), 2, 1, 6, said.append, "tiny")
     assert [row.what for row in rows] == SHORT
@@ -90,6 +90,7 @@ def test_layers_in_host_memory_change_nothing() -> None:
         np.testing.assert_allclose(tasks[f"{name}-offload"]().values, tasks[name]().values, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_task_that_fails_says_so_and_leaves_the_others_their_figures() -> None:
     rows = run([24], ["forward", "flashtrace"], 2, 2, 6, lambda _: None, "tiny")
     assert rows[0].seconds and rows[1].seconds is None and rows[1].times is None

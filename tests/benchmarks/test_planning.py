@@ -1,4 +1,4 @@
-"""The plan of a corpus, measured: both ways are timed, and their shards compared."""
+"""The benchmark of planning a corpus: it times both ways and compares their shards."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_other_shards_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError) as e:
         planning.run(3000, [1], 1, tmp_path, lambda sentence: None)
     assert str(e.value) == (
-        "parallel, 1 process: the shards are not those of the reference, which is a defect of attnflow"
+        "parallel, 1 process: the shards differ from those of the reference, which is a bug in attnflow"
     )

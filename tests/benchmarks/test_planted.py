@@ -1,4 +1,4 @@
-"""Circuits set by hand: the answer follows its source and nothing beside the route, and methods are measured by that."""
+"""Circuits with weights set by hand: the answer depends only on its source and the route, which methods should find."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_heads_look_where_they_were_built_to(models: dict[str, Any], circuit: st
     if circuit == "sinks":
         assert (weights[0][1:, last, case.ids.index(SINK)] > 0.999).all()
         assert (weights[1][1:, last, case.ids.index(SINK)] > 0.999).all()
-    else:  # without a task, a head looks at everything alike
+    else:  # a head without a task attends uniformly
         assert weights[1][1:, last].std(-1).max() < 1e-6
     values = np.asarray(models[circuit].unwrap().transformer.h[0].mlp.c_fc.weight.detach())
     assert not values.any()
 
 
 def test_what_methods_find_of_two_hops(models: dict[str, Any]) -> None:
-    """What the answering position reads stands at the hub; what it came from, at the digit."""
+    """The answering position reads the hub; the information came from the digit."""
     case = prompt("two hops", 5)
     units = [[i] for i in range(len(case.ids))]
 

@@ -1,4 +1,4 @@
-"""Prompts with a known source of the answer, as texts: where the source stands, how sizes vary, and that halves are apart."""
+"""Prompts with a known source of the answer: where the source is, how sizes vary, and that the halves are disjoint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_source_stands_once_and_in_one_unit(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_seen_and_unseen_seeds_never_meet(kind: str) -> None:
-    """No prompt of one half is one of the other, and with real text around it they share no sentence of that text."""
+    """The halves share no prompt, and no sentence of the real text around it."""
     halves = [[BUILDERS[kind](seed, SENTENCES) for seed in range(first, 300, 2)] for first in (0, 1)]
     assert not {p.prompt for p in halves[0]} & {p.prompt for p in halves[1]}
     assert all(len({p.prompt for p in half}) == 150 for half in halves)
@@ -75,7 +75,7 @@ def test_questions_end_in_the_opening_of_the_answer() -> None:
 
 
 def test_a_chain_leads_to_the_value() -> None:
-    """Followed by hand: the variable of the question, through the equations, to its number."""
+    """Follows the equations from the variable in the question to its number."""
     lengths = Counter()
     for seed in range(200):
         puzzle = tracking(seed)

@@ -1,4 +1,4 @@
-"""The experiment that compares the variants of receptive-field normalisation on a decoder."""
+"""The experiment that compares variants of receptive-field normalisation on a decoder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_partial() -> None:
 
 
 def test_summary_of_constructed_cases() -> None:
-    """A score that is |Δp|, its reverse as the "ratio", and the position: agreement 1 and -1, gain -2."""
+    """A score that equals |Δp|, its reverse as the "ratio", and the position: agreement 1 and -1, gain -2."""
     rng = np.random.default_rng(3)
     cases = []
     for _ in range(30):
@@ -76,7 +76,7 @@ def test_summary_of_constructed_cases() -> None:
 
 
 def test_scopes_leave_out_what_they_say() -> None:
-    """First and last token disagree with the rest: each scope sees the ones it names."""
+    """The first and last tokens disagree with the rest: each scope includes those it names."""
     worth, score = np.array([9.0, 1, 2, 3, 4, 0]), np.array([0.0, 1, 2, 3, 4, 9])
     case = Case({("flow", None): score, ("recency", None): np.arange(6.0)}, {"space": worth}, 0.5)
     found = {r.scope: r.agreement.mean for r in summarize([case], resamples=10) if r.method == "flow"}
@@ -86,7 +86,7 @@ def test_scopes_leave_out_what_they_say() -> None:
 
 
 class Words:
-    """A tokenizer of one id a word."""
+    """A tokenizer with one id per word."""
 
     unk_token_id = 3
     all_special_ids = (3,)
@@ -183,7 +183,7 @@ def test_mistakes(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "d.txt").write_bytes(b"caf\xe9")
     for name, why in (
-        ("a.txt", r"there is no file .*a.txt': expected UTF-8 text, plain or packed as .gz, .xz, .bz2"),
+        ("a.txt", r"there is no file .*a.txt': expected UTF-8 text, plain or compressed as .gz, .xz, .bz2"),
         ("b.txt.xz", "b.txt.xz' cannot be read as txt.xz: Input format not supported by decoder"),
         ("c.txt", "c.txt' is UTF-16: expected UTF-8; convert it first"),
         ("d.txt", "d.txt, line 1 is not UTF-8: convert the file first"),
@@ -191,7 +191,7 @@ def test_mistakes(tmp_path: Path) -> None:
         with pytest.raises(af.InputError, match=why):
             list(read_lines(tmp_path / name))
     model = decoder(Words())
-    with pytest.raises(af.InputError, match="the text has 1 sentences of 8 to 40 tokens, and 5 were asked for"):
+    with pytest.raises(af.InputError, match="the text has 1 sentences of 8 to 40 tokens, fewer than the 5 requested"):
         sample(model, ["a b c", "a b c d e f g h"], 5)
     with pytest.raises(af.InputError, match="wrapped without a tokenizer"):
         sample(decoder(), ["a b"], 1)

@@ -1,4 +1,4 @@
-"""The rivals run on our tokens and units by their own code, and leave the model as it was."""
+"""The rivals run their own code on our tokens and units, and leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ UNITS = ([0, 1, 2, 3], [4, 5, 6], [9, 8, 7])
 
 
 def need(name: str) -> None:
-    """Skips with the sentence of the refusal where the rival is not installed."""
+    """Skip the test, with the reason, if the rival is not installed."""
     if (reason := rivals.refusal(lambda: package(name))) is not None:
         pytest.skip(reason)
 
 
 def package_of(name: str) -> str:
-    """The package of a rival, by the first words of its name."""
+    """Return the package of a rival, from the first words of its name."""
     first = name.split(",")[0]
     packages = {"FlashTrace": "flashtrace", "IFR": "flashtrace", "AttnLRP": "flashtrace", "ContextCite": "context-cite"}
     return packages.get(first, first.lower())
@@ -76,7 +76,7 @@ def case(decoder: af.Model) -> tuple[list[int], list[int]]:
 
 
 def state(model: af.Model) -> Any:
-    """What nobody may change, where it can be compared."""
+    """Return the state that rivals must not change."""
     module: Any = model.model
     return (
         [sorted(vars(part)) for part in module.modules()],
@@ -188,13 +188,13 @@ def test_at2_learns_from_ablations(decoder: af.Model, case: Any, tmp_path: Path)
     np.testing.assert_array_equal(at2(again)(decoder, ids, answer), scores)
     with pytest.raises(InputError, match=r"no examples to train AT2 on"):
         train_at2(decoder, [], weights)
-    with pytest.raises(InputError, match=r"'.*none' is no file: expected weights of AT2 that `train_at2` saved"):
+    with pytest.raises(InputError, match=r"'.*none' is not a file: expected AT2 weights saved by `train_at2`"):
         at2(tmp_path / "none")(decoder, ids, answer)
     wide = transformers.LlamaConfig(**{**decoder.model.config.to_dict(), "num_hidden_layers": 3})
-    with pytest.raises(InputError, match=r"are for 4 heads, and .* has 6: train it on this model"):
+    with pytest.raises(InputError, match=r"are for 4 heads, but .* has 6: train AT2 on this model"):
         at2(weights)(af.wrap(transformers.LlamaForCausalLM(wide), decoder.tokenizer), ids, answer)
     other = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=300, n_embd=8, n_layer=1, n_head=1))
-    with pytest.raises(InputError, match=r"AT2 reads no attention of a 'gpt2' model: expected one of 'llama', 'phi3'"):
+    with pytest.raises(InputError, match=r"AT2 does not support 'gpt2' models: expected one of 'llama', 'phi3'"):
         at2()(af.wrap(other), [1, 2], [3])
 
 
@@ -232,7 +232,7 @@ def test_training_as_a_command(
 
 
 def log_odds(decoder: af.Model, ids: list[int], answer: list[int]) -> float:
-    """Of the whole answer, as ContextCite has it: ``log p - log(1 - p)``."""
+    """Return the log-odds of the whole answer as ContextCite defines them: ``log p - log(1 - p)``."""
     with torch.no_grad():
         logits = decoder.model(input_ids=torch.tensor([ids + answer])).logits[0, len(ids) - 1 : -1].double()
     whole = float(logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).sum())
@@ -255,7 +255,7 @@ def test_context_cite_fits_the_ablations_of_our_units(decoder: af.Model, case: A
 
 
 def test_units_as_the_rivals_see_them(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small fakes, so that it also runs where no rival is installed."""
+    """Uses small fakes, so that it runs without the rivals."""
     texts: list[list[int]] = []
 
     class Citer:
@@ -293,7 +293,7 @@ def _context(self: Any, context: str) -> None:
 def test_ranges_of_units() -> None:
     assert ranges([[3, 4], (7,)]) == [(3, 5), (7, 8)]
     for units in ([[1, 3]], [[]], [[2, 2, 4]]):
-        with pytest.raises(InputError, match="AT2 reads sources that are runs of neighbouring tokens"):
+        with pytest.raises(InputError, match="AT2 needs sources of consecutive tokens"):
             ranges(units)
 
 
@@ -302,7 +302,7 @@ def test_integrated_gradients_and_shapley_add_up(decoder: af.Model, case: Any) -
     ids, answer = case
     whole, bare = (odds(decoder, text, answer) for text in (ids, [t for i, t in enumerate(ids) if i > 9]))
     assert shapley(decoder, ids, answer, UNITS).sum() == pytest.approx(whole - bare, abs=1e-4)
-    everything = [list(range(len(ids)))]  # of which the first token stays
+    everything = [list(range(len(ids)))]  # the first token stays
     alone = odds(decoder, ids[:1], answer)
     assert shapley(decoder, ids, answer, everything) == pytest.approx(whole - alone, abs=1e-4)
     tokenizer: Any = decoder.tokenizer
@@ -313,7 +313,7 @@ def test_integrated_gradients_and_shapley_add_up(decoder: af.Model, case: Any) -
 
 
 def odds(decoder: af.Model, ids: list[int], answer: list[int]) -> float:
-    """The sum of the log-odds of the answer's tokens."""
+    """Return the sum of the log-odds of the answer's tokens."""
     with torch.no_grad():
         rows = decoder.model(input_ids=torch.tensor([ids + answer])).logits[0, len(ids) - 1 : -1].double().softmax(-1)
     chances = rows.gather(1, torch.tensor(answer)[:, None])
@@ -323,8 +323,8 @@ def odds(decoder: af.Model, ids: list[int], answer: list[int]) -> float:
 def test_refusals(decoder: af.Model, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flashtrace", None)
     sentence = (
-        "flashtrace==0.1.1 cannot be imported, because flashtrace is not installed: put a folder on PYTHONPATH that `pip "
-        "install --no-deps --target FOLDER flashtrace==0.1.1` made (docs/evaluation.md)"
+        "flashtrace==0.1.1 cannot be imported, because flashtrace is not installed: add a folder to PYTHONPATH made "
+        "by `pip install --no-deps --target FOLDER flashtrace==0.1.1` (docs/evaluation.md)"
     )
     with pytest.raises(InputError) as refused:
         RIVALS["IFR"](decoder, *case)
@@ -344,7 +344,7 @@ def test_inseq_wants_texts_that_come_back(decoder: af.Model, monkeypatch: pytest
     tokenizer: Any = decoder.tokenizer
     apart = [i for letter in "key" for i in tokenizer(letter)["input_ids"]]
     for model, ids in ((bare, [1, 2]), (decoder, apart)):
-        with pytest.raises(InputError, match="inseq reads texts, and this tokenizer does not turn the text of these"):
+        with pytest.raises(InputError, match="inseq reads texts, and this tokenizer does not reproduce these tokens"):
             inseq("saliency")(model, ids, [3])
 
 
@@ -356,7 +356,7 @@ def test_stand_ins_are_there_for_the_import_alone() -> None:
         thing = no_such_package.part.anything.at("all")
         assert isinstance(thing, Absent)
         thing["setting"] = False
-        assert (thing | None) is thing and (int | thing) is thing  # as annotations have it
+        assert (thing | None) is thing and (int | thing) is thing  # as in annotations
         for use in (float, list, len, np.float64):
             with pytest.raises(TypeError):
                 use(thing)
@@ -387,7 +387,7 @@ def test_the_stand_in_of_the_lasso_is_optimal(rows: int, columns: int, monkeypat
     np.testing.assert_allclose(Z[:, 1:].std(0), (X[:, 1:].std(0) > 0).astype(float), atol=1e-12)
     slope = Z.T @ (y - lasso.intercept_ - Z @ lasso.coef_) / rows
     live = lasso.coef_ != 0
-    np.testing.assert_allclose(slope[live], 0.01 * np.sign(lasso.coef_[live]), atol=1e-6)  # where the least is
+    np.testing.assert_allclose(slope[live], 0.01 * np.sign(lasso.coef_[live]), atol=1e-6)  # at the minimum
     assert live.any() and (np.abs(slope[~live]) <= 0.01 + 1e-6).all()
     cost = [((y - f.intercept_ - Z @ f.coef_) ** 2).mean() / 2 + 0.01 * np.abs(f.coef_).sum() for f in (early, lasso)]
     assert 0 <= cost[0] - cost[1] <= 1e-4 * y.var()
@@ -397,7 +397,7 @@ def test_the_stand_in_of_the_lasso_is_that_of_scikit_learn() -> None:
     linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
     random = np.random.default_rng(0)
     X, y = random.normal(size=(32, 10)), random.normal(size=32)
-    for rows in (8, 32):  # with fewer rows than columns too
+    for rows in (8, 32):  # also with fewer rows than columns
         theirs = linear.Lasso(alpha=0.01).fit(X[:rows], y[:rows])
         ours = Lasso(alpha=0.01).fit(X[:rows], y[:rows])
         np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)

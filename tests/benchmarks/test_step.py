@@ -1,4 +1,4 @@
-"""What the kernels are compared with in `python -m benchmarks.step`, against the products of the library on a CPU."""
+"""The references of `python -m benchmarks.step`, compared with the library's products on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer explained on a cache where it lies: the same parts as with the cache joined to what is new, and no copy of it."""
+"""Answers explained on a cache in place: the same parts as with the cache and the new keys joined, but no copy."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ ANSWER = (17, 42, 5, 99)
 
 @cache
 def model(name: str) -> Any:
-    """In double precision, with weights so large that attention prefers something."""
+    """Return a model in double precision, with weights large enough that attention is not uniform."""
     module = MODELS[name]()
     for parameter in module.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(6)
     if name == "gpt-oss":
-        module.set_experts_implementation("eager")  # the grouped product of experts knows no double precision
+        module.set_experts_implementation("eager")  # the grouped product of experts does not support double precision
     return af.wrap(module.double())
 
 
 def filled(name: str, kind: Any, ids: Any) -> Any:
-    """A cache with what the model made of these tokens."""
+    """Return a cache filled by running the model on these tokens."""
     with torch.no_grad():
         model(name).model(torch.tensor([ids]), past_key_values=kind, use_cache=True)
     return kind
@@ -75,12 +75,12 @@ def tuples(name: str) -> Any:
 
 
 def sliding(name: str, ids: Any = tuple(PROMPT[:-1])) -> Any:
-    """As far as the model's own windows go."""
+    """Return a cache that keeps as many keys as the model's own windows."""
     return filled(name, DynamicCache(config=model(name).model.config), list(ids))
 
 
 def paged(name: str, size: int, length: int = len(PROMPT) - 1) -> af.PagedCache:
-    """Pages in disorder, among pages of others, and what lies behind the last position is no number."""
+    """Return pages in random order among the pages of others, with NaN after the last position."""
     whole = dynamic(name, PROMPT[:length])
     count = -(-length // size)
     table = torch.randperm(count + 3, generator=torch.Generator().manual_seed(size))[:count]
@@ -105,7 +105,7 @@ CACHES: dict[str, Callable[[str], Any]] = {
 
 
 def parts_on(name: str, cache: Any, monkeypatch: pytest.MonkeyPatch, written: Written | None = None) -> Parts:
-    """The parts on this cache, in which the prompt is not read again."""
+    """Return the parts on this cache, after checking that the prompt is not read again."""
 
     def again(*_: Any) -> None:
         raise AssertionError("the prompt was read again")
@@ -125,7 +125,7 @@ def run_answer_checked(name: str) -> Any:
 
 @cache
 def joined(name: str) -> Parts:
-    """What the cache gives when it is joined with what is new, by copies, as the model's own attention has it."""
+    """Return the parts with the cache and the new keys joined by copying, as in the model's own attention."""
     run_answer_checked(name)
     model(name).reads_in_place = False
     parts = run_answer(model(name), PROMPT, Written(ANSWER, dynamic(name))).parts(every=True)
@@ -143,7 +143,7 @@ def assert_same(parts: Parts, expected: Parts) -> None:
         assert one is not None and other is not None and one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-9 * np.abs(other).max())
     assert parts.rest == pytest.approx(expected.rest, abs=1e-9)
-    assert np.abs(parts.prompt).max() > 1e-3  # there is something to compare
+    assert np.abs(parts.prompt).max() > 1e-3  # the comparison is not trivial
 
 
 @pytest.mark.parametrize("kind", CACHES)
@@ -151,7 +151,7 @@ def assert_same(parts: Parts, expected: Parts) -> None:
 def test_every_kind_of_cache_gives_the_same_parts(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = joined(name)
     if (kind, name) in {("static", name) for name in WINDOWS}:
-        # a static window keeps as many keys as the window has: the first answer token sees them all
+        # a static window keeps as many keys as the window has, and the first answer token sees them all
         assert any(getattr(layer, "is_sliding", False) for layer in static(name).layers)
     assert_same(parts_on(name, CACHES[kind](name), monkeypatch), expected)
     assert model(name).reads_in_place
@@ -168,7 +168,7 @@ def test_nothing_is_kept_and_the_same_comes_out(name: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("kind", ["dynamic", "static", "pages of 3"])
 @pytest.mark.parametrize("name", ["Llama", "GPT-2", "Mistral"])
 def test_fused_attention_of_each_piece_gives_the_same(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way of a GPU, with a slow kernel: each piece with its log-sum-exp, merged, and rows added up piece by piece."""
+    """Follow the GPU's path with a slow kernel: merge pieces by their log-sum-exp and add up rows piece by piece."""
     expected = joined(name)
     stored = CACHES[kind](name)
     answer_pass.reads_in_place(model(name), run_answer_checked(name))
@@ -190,7 +190,7 @@ def test_fused_attention_of_each_piece_gives_the_same(name: str, kind: str, monk
     assert_same(answer.parts(every=True), expected)
     once = answer.parts()
     np.testing.assert_allclose(once.prompt, expected.prompt, rtol=0, atol=1e-9 * np.abs(expected.prompt).max())
-    assert sum(calls) == (0 if name == "Mistral" else 3 * (22 + 4))  # every key of the three layers once
+    assert sum(calls) == (0 if name == "Mistral" else 3 * (22 + 4))  # each key of the three layers once
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -222,7 +222,7 @@ def test_one_text_of_a_batch_from_where_it_starts(name: str, monkeypatch: pytest
 
 
 class Allocations(TorchDispatchMode):
-    """The bytes of every tensor that an operation makes, unless it is a view of one it got."""
+    """Record the bytes of every tensor that an operation makes, except views of its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ def test_no_tensor_is_as_large_as_the_keys_of_a_layer(
     keys = 699 * 2 * 8 * 8  # positions × key heads × size × bytes
     largest = max(made.sizes)
     assert largest[0] < keys, largest
-    assert max(size for size, _ in made.sizes) > keys / 10  # the weights of two rows: nothing was overlooked
+    assert max(size for size, _ in made.sizes) > keys / 10  # the weights of two rows were counted
     assert parts.prompt.shape == (2, 700)
 
 
@@ -278,9 +278,9 @@ def test_answers_take_a_paged_cache() -> None:
     on_pages = wrapped.answer(PROMPT, answer=list(ANSWER), cache=paged("Llama", 3))
     np.testing.assert_allclose(on_pages.sources().values, expected.sources().values, rtol=0, atol=1e-9)
     np.testing.assert_allclose(on_pages.leave_out("token").values, expected.leave_out("token").values, atol=1e-9)
-    with pytest.raises(InputError, match="cache does not hold this prompt"):
+    with pytest.raises(InputError, match="cache does not belong to this prompt"):
         wrapped.answer(PROMPT[::-1], answer=list(ANSWER), cache=paged("Llama", 3))
-    short = paged("Llama", 3, 9)  # made again
+    short = paged("Llama", 3, 9)  # rebuilt
     np.testing.assert_allclose(
         wrapped.answer(PROMPT, answer=list(ANSWER), cache=short).sources().values, expected.sources().values, atol=1e-9
     )
@@ -289,10 +289,10 @@ def test_answers_take_a_paged_cache() -> None:
 def test_pages_that_are_none_are_refused() -> None:
     good = paged("Llama", 3)
     for wrong, message in (
-        (replace(good, values=good.values[1:]), "keys of 3 layers and values of 2: expected as many"),
+        (replace(good, values=good.values[1:]), "keys of 3 layers and values of 2: expected the same number"),
         (replace(good, keys=[x[0] for x in good.keys]), r"expected \[page, place in the page, key head, size\]"),
-        (replace(good, table=good.table.float()), "table is torch.float32 of shape .8,.: expected page numbers in one row"),
-        (replace(good, table=good.table[:3]), "table has 3 pages of 3 positions, and length is 22: expected pages for all"),
+        (replace(good, table=good.table.float()), "table is torch.float32 of shape .8,.: expected one row of page numbers"),
+        (replace(good, table=good.table[:3]), "table has 3 pages of 3 positions, but length is 22: expected enough pages"),
         (replace(good, table=good.table + 9), "expected 0 to 10"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
@@ -300,7 +300,7 @@ def test_pages_that_are_none_are_refused() -> None:
 
 
 def test_keys_in_another_form_are_not_read() -> None:
-    """A quantized cache has a few of the last keys as they are, and the others are not what the model computed."""
+    """A quantized cache keeps only a few recent keys exactly; the others differ from what the model computed."""
 
     class Quantized:
         def __init__(self, layer: Any) -> None:
@@ -353,7 +353,7 @@ def test_keys_in_two_places_are_keys_in_one(options: Any, pages: bool) -> None:
 
 @pytest.mark.parametrize("options", [{"mask": CAUSAL}, {"causal": True}, {}], ids=["rule", "flag", "everything"])
 def test_rows_are_added_up_one_piece_at_a_time(options: Any) -> None:
-    """With the log-sum-exp of both pieces, neither has to know the other."""
+    """With the log-sum-exp of both, neither piece needs the other."""
     draw = torch.Generator().manual_seed(3)
     query, direction = (torch.randn(1, 4, 6, 8, generator=draw).double() for _ in range(2))
     key, value = (torch.randn(1, 2, 20, 8, generator=draw).double() for _ in range(2))
@@ -400,7 +400,7 @@ def test_attention_over_two_pieces_is_merged() -> None:
 
 
 class Waits(TorchDispatchMode):
-    """How often a number is read from a tensor: on a GPU, each time everything before it is waited for."""
+    """Count how often a number is read from a tensor: on a GPU, each read waits for all earlier work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -418,7 +418,7 @@ def test_a_pass_waits_for_the_gpu_a_few_times_however_many_layers_it_has() -> No
         stored = DynamicCache()
         with torch.no_grad():
             wrapped.model(torch.tensor([PROMPT]), past_key_values=stored, use_cache=True)
-        run_answer(wrapped, PROMPT, Written(ANSWER, stored))  # checks the model
+        run_answer(wrapped, PROMPT, Written(ANSWER, stored))  # runs the self-check
         with Waits() as waits:
             run_answer(wrapped, PROMPT, Written(ANSWER, stored)).parts()
         counts[layers] = waits.count
@@ -426,7 +426,7 @@ def test_a_pass_waits_for_the_gpu_a_few_times_however_many_layers_it_has() -> No
 
 
 def test_nothing_of_a_pass_outlives_it() -> None:
-    """What waits for its gate refers to its source, and nothing back: memory is free without the garbage collector."""
+    """References only lead from a waiting gate to its source, so memory is freed without the garbage collector."""
     wrapped = model("Llama")
     run_answer_checked("Llama")
     answer = run_answer(wrapped, PROMPT, Written(ANSWER, dynamic("Llama")))
@@ -454,11 +454,11 @@ def test_a_cache_that_was_written_to_since_is_refused(kind: str) -> None:
     late = wrapped.answer(PROMPT, answer=answer, cache=cache)
     tensor = cache.keys[1] if kind == "paged" else cache.layers[1].keys
     tensor += 1
-    with pytest.raises(af.InputError, match="was written to after it was given"):
+    with pytest.raises(af.InputError, match="was changed after it was given"):
         late.sources()
     between = run_answer(wrapped, PROMPT, Written(ANSWER, snapshot(cache, len(PROMPT) - 1)))
     tensor += 1  # after the forward pass, before its gradients
-    with pytest.raises(af.InputError, match="was written to after it was given"):
+    with pytest.raises(af.InputError, match="was changed after it was given"):
         between.parts()
 
 
@@ -484,12 +484,12 @@ def test_every_layer_of_a_cache_is_looked_at() -> None:
         wrapped.answer(PROMPT, answer=answer, cache=shorter)
     other = dynamic("Llama")
     other.layers[0].values = other.layers[0].values + 1
-    with pytest.raises(af.InputError, match="does not hold this prompt"):
+    with pytest.raises(af.InputError, match="does not belong to this prompt"):
         wrapped.answer(PROMPT, answer=answer, cache=other)
     single = dynamic("Llama")
     for layer in single.layers:
         layer.keys, layer.values = layer.keys.float(), layer.values.float()
-    with pytest.raises(af.InputError, match="in float32 on cpu, and the model's own"):
+    with pytest.raises(af.InputError, match="in float32 on cpu, but the model's own cache"):
         wrapped.answer(PROMPT, answer=answer, cache=single)
 
 
@@ -498,5 +498,5 @@ def test_a_table_may_have_any_integers() -> None:
     bytes_ = replace(pages, table=pages.table.to(torch.uint8))
     expected = sources(wrapped.answer(PROMPT, answer=list(ANSWER), cache=pages))
     np.testing.assert_array_equal(sources(wrapped.answer(PROMPT, answer=list(ANSWER), cache=bytes_)), expected)
-    with pytest.raises(af.InputError, match="are no tensors"):
+    with pytest.raises(af.InputError, match="are not tensors"):
         wrapped.answer(PROMPT, answer=list(ANSWER), cache=replace(pages, table=pages.table.tolist()))

@@ -1,4 +1,4 @@
-"""Capture on every architecture: the same weights as eager attention, outputs as they were, checked on first use."""
+"""Capture on every architecture: the weights of eager attention, unchanged outputs, and a check on first use."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from attnflow.capture.check import float_outputs, largest_difference
 from attnflow.capture.routes import EAGER, FUSED, INTERFACE
 from helpers.architectures import (
     ARCHITECTURES,
+    IMAGE,
     LLAMA,
     POSITIONS,
     TEXT,
@@ -35,7 +36,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 transformers.utils.logging.set_verbosity_error()
 
 TEXT_MODELS = [a for a in ARCHITECTURES if "input_ids" in a.inputs()]
-OWN_ATTENTION = {"DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"}  # computed by the model's own code only
+OWN_ATTENTION = {"DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"}  # only the model's own code computes it
 
 
 def those(architectures: Iterable[Architecture]) -> pytest.MarkDecorator:
@@ -46,11 +47,11 @@ every, texts = those(ARCHITECTURES), those(TEXT_MODELS)
 
 
 def returned(out: Any) -> list[torch.Tensor]:
-    """The attentions that a model returns, in the order of layers; of an encoder-decoder the encoder's."""
+    """Return a model's attentions in the order of layers; for an encoder-decoder, the encoder's."""
     return list(out.get("attentions") or out.get("encoder_attentions") or ())
 
 
-@those(a for a in ARCHITECTURES if a.returns)  # of the others see the tests of windows, towers and plain PyTorch
+@those(a for a in ARCHITECTURES if a.returns)  # the tests of windows, towers and plain PyTorch cover the others
 def test_weights_equal_eager(a: Architecture) -> None:
     trace = af.wrap(built(a)).trace(a.inputs(), keep_heads=True)
     reference = a.build("eager")
@@ -67,7 +68,7 @@ def test_weights_equal_eager(a: Architecture) -> None:
 
 @every
 def test_outputs_stay(a: Architecture) -> None:
-    """Wrapped and tracing against untouched: to the bit where eager runs in both; to the bit always when not tracing."""
+    """Outputs are equal to the bit when not tracing, and also while tracing if the model runs eager attention."""
     model = built(a)
     wrapped = af.wrap(model)
     tower = wrapped._tower(a.inputs())
@@ -114,7 +115,7 @@ def test_blocks_equal_whole(a: Architecture, monkeypatch: pytest.MonkeyPatch) ->
         torch.testing.assert_close(whole.weights[layer], blocks.weights[layer], atol=2e-6, rtol=0)
 
 
-@those(a for a in TEXT_MODELS if a.kind != "encoder-decoder")  # which are traced one text at a time
+@those(a for a in TEXT_MODELS if a.kind != "encoder-decoder")  # encoder-decoders are traced one text at a time
 def test_padding_changes_nothing(a: Architecture) -> None:
     wrapped = af.wrap(built(a))
     inputs = [{"input_ids": ids(n, n), "attention_mask": torch.ones(1, n, dtype=torch.long)} for n in (5, 12, 1, 9)]
@@ -141,11 +142,11 @@ def test_linear_equals_graph(a: Architecture, monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_allclose(linear.raw().values, graph.raw(**same).values, atol=1e-6)
     for mode in (None, "ratio", "difference"):
         if mode and a.name == "ModernBERT":
-            continue  # its local layers see both ways, a mask whose uniform step is not known without matrices
+            continue  # without matrices, the uniform step of its two-sided local masks is unknown
         np.testing.assert_allclose(
             linear.rollout(receptive_field=mode).values, graph.rollout(**same, receptive_field=mode).values, atol=2e-5
         )
-    with pytest.raises(af.InputError, match="flow needs one matrix a layer"):
+    with pytest.raises(af.InputError, match="flow needs one matrix per layer"):
         linear.flow()
 
 
@@ -179,7 +180,7 @@ def test_causality_is_found(a: Architecture) -> None:
 
 @pytest.mark.parametrize("name", ["BERT", "Llama", "T5"])
 def test_a_first_text_of_one_token(name: str) -> None:
-    """The self-check repeats it, and what it finds holds for longer texts too."""
+    """The self-check repeats the token, and its result holds for longer texts too."""
     a = next(a for a in ARCHITECTURES if a.name == name)
     wrapped = af.wrap(a.build())
     given = {key: x[:, :1] for key, x in a.inputs().items()}
@@ -189,7 +190,7 @@ def test_a_first_text_of_one_token(name: str) -> None:
 
 
 def test_falcon_with_fused_attention() -> None:
-    """Built with SDPA its returned weights see the future; ours come from what the fused function was given."""
+    """Built with SDPA, the weights it returns see the future; ours come from the inputs of the fused function."""
     falcon = next(a for a in ARCHITECTURES if a.name == "Falcon")
     wrapped = af.wrap(falcon.build("sdpa"))
     trace = wrapped.trace(text())
@@ -200,7 +201,7 @@ def test_falcon_with_fused_attention() -> None:
 
 
 def test_plain_pytorch_weights() -> None:
-    """Against the definition, from the layers' own parameters."""
+    """Compare with the definition, computed from the layers' parameters."""
     vit = next(a for a in ARCHITECTURES if a.name.startswith("ViT in plain"))
     model = vit.build()
     trace = af.wrap(model).trace(vit.inputs(), keep_heads=True)
@@ -233,7 +234,7 @@ def test_nn_transformer_is_one_graph() -> None:
 
 @pytest.mark.parametrize("name", ["T5", "BART", "Marian"])
 def test_encoder_decoder_against_the_definition(name: str) -> None:
-    """Rollout over source and target, from the returned weights by hand, one decoder layer after the other."""
+    """Compute rollout over source and target by hand from the returned weights, one decoder layer at a time."""
     a = next(a for a in ARCHITECTURES if a.name == name)
     trace = af.wrap(a.build()).trace(source_and_target())
     with torch.no_grad():
@@ -258,17 +259,17 @@ def test_encoder_decoder_against_the_definition(name: str) -> None:
 
 
 def test_encoder_decoder_flow_counts_the_encoder_once() -> None:
-    """What passes through is not a bottleneck, and a source state gives no more than its row in all decoder layers together."""
+    """Carried states are not a bottleneck, and a source state gives at most its row to all decoder layers together."""
     trace = af.wrap(next(a for a in ARCHITECTURES if a.name == "BART").build()).trace(source_and_target())
     values = trace.flow(query="all", layer=-1).values[0]
     assert values[:, :11].max() <= trace.graph()[0][:11, :11].sum(0).max() + 1e-9
     earlier = values[6, 11:17]
-    column = trace.graph()[2][11:, 11:17].sum(0)  # what all target positions take from each at the first decoder layer
+    column = trace.graph()[2][11:, 11:17].sum(0)  # taken by all target positions at the first decoder layer
     assert (earlier <= column + 1e-9).all() and (earlier > 0).all()
 
 
 def test_windows_against_the_library() -> None:
-    """Each window's weights stand where transformers' own partition of a shifted grid puts them."""
+    """Each window's weights are where transformers' own partition of a shifted grid puts them."""
     from transformers.models.swin.modeling_swin import window_partition
 
     a = next(a for a in ARCHITECTURES if a.name == "Swin")
@@ -291,7 +292,7 @@ def test_windows_against_the_library() -> None:
 
 
 def test_windows_equal_eager() -> None:
-    """The model returns the last block of each stage only."""
+    """The model returns only the last block of each stage."""
     a = next(a for a in ARCHITECTURES if a.name == "Swin")
     weights = af.wrap(a.build()).trace(a.inputs(), keep_heads=True).weights
     with torch.no_grad():
@@ -339,7 +340,7 @@ def test_audio_positions_are_times() -> None:
     a = next(a for a in ARCHITECTURES if a.name == "wav2vec2")
     trace = af.wrap(a.build()).trace(wave()["input_values"][0].numpy())
     assert trace.tokens[0] == "0.00s" and len(trace.tokens) == 39
-    with pytest.raises(af.InputError, match=r"audio has shape \(2, 3\): expected one row of numbers"):
+    with pytest.raises(af.InputError, match=r"audio has shape \(2, 3\): expected a one-dimensional waveform"):
         af.wrap(a.build()).trace(np.zeros((2, 3)))
     heard = af.wrap(a.build(), transformers.Wav2Vec2FeatureExtractor(sampling_rate=8000))
     slower = heard.trace(wave()["input_values"][0].numpy(), sampling_rate=8000)
@@ -395,7 +396,7 @@ def test_one_head() -> None:
 
 
 def test_blocks_never_hold_a_layer_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 4 heads and 300 tokens no tensor as large as heads × n × n, nor even two of n × n, is made."""
+    """With 4 heads and 300 tokens, no tensor is as large as heads × n × n, or even two n × n."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     monkeypatch.setattr(runner_module, "WHOLE_BYTES", 0)
@@ -424,7 +425,7 @@ def test_blocks_never_hold_a_layer_of_heads(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", ["Llama", "BLOOM"])
 def test_a_shared_model_serves_others_meanwhile(name: str) -> None:
-    """Threads that trace, and threads that just run the model, each get what they would get alone."""
+    """Threads that trace and threads that run the model each get what they would get alone."""
     a = next(a for a in ARCHITECTURES if a.name == name)
     model, plain = built(a), built(a)
     asked = {} if name == "Llama" else {"output_attentions": True}
@@ -465,7 +466,7 @@ def refuses(model: Any, sentence: str, given: Any = None) -> None:
 
 
 def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The self-check can fail: each of its conditions, broken on purpose."""
+    """Break each condition of the self-check on purpose."""
     from transformers.models.llama import modeling_llama
 
     monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
@@ -485,7 +486,7 @@ def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for lie, sentence in (
         (other_output, "the outputs of the hooked model differ from the model's own by"),
-        (not_stochastic, "sum to 1.5 to 1.5, not to one"),
+        (not_stochastic, "sum to 1.5 to 1.5 instead of 1"),
         (sees_the_future, "to a later position, but the outputs of this model do not depend on later positions"),
     ):
         monkeypatch.setattr(modeling_llama, "eager_attention_forward", lie)
@@ -495,13 +496,13 @@ def test_a_lying_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_scores_of_positions_do_not_depend_on_padding() -> None:
-    """Where an answer begins and ends: [1, position] each, and longer in a padded batch."""
+    """The start and end scores of an answer are [1, position] each, and longer in a padded batch."""
     wrapped = af.wrap(hf("BertForQuestionAnswering", **POSITIONS)())
     assert wrapped.verify(wrapped.encode(text())).padding is True
 
 
 def test_padding_that_is_seen_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trap of an attention function without a mask function: padding would silently take part."""
+    """An attention function without a mask function would silently include padding."""
     import transformers.masking_utils as masks
 
     monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
@@ -519,11 +520,102 @@ def test_models_that_are_refused() -> None:
         expert_layer_period=4, num_experts=2, use_mamba_kernels=False, mamba_d_state=4, mamba_dt_rank=4,
     )  # fmt: skip
     refuses(
-        jamba(), "1 attention calls were seen and the model has 4 layers: the others mix positions without attention"
+        jamba(),
+        r"1 attention call was seen, but the model has 4 layers: L1, L2, L4 \(JambaMambaMixer.*\) mix positions without "
+        r"attention, or in code that cannot be observed\. blank_out\(\) and gradient\(\) need no attention$",
+    )
+    diff_llama = hf("DiffLlamaForCausalLM", **LLAMA)
+    refuses(
+        diff_llama(),
+        "cannot be explained by its attention. attention interface, fused attention: 6 attention calls were seen, but the model "
+        "has 3 layers: a layer attends more than once",
     )
     longformer = hf("LongformerModel", **{**TEXT, "max_position_embeddings": 80}, attention_window=4, pad_token_id=1)
     refuses(longformer("eager"), "LongformerModel cannot be explained by its attention.*expected one square matrix")
     refuses(torch.nn.Linear(3, 3), "no attention was seen", {"input": torch.zeros(1, 3)})
+
+
+def test_keys_that_an_indexer_picks() -> None:
+    """DeepSeek-V3.2 passes indices instead of a mask to attention functions that it does not know."""
+    sizes = {**LLAMA, "num_key_value_heads": 4, "num_hidden_layers": 2}
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "qk_nope_head_dim": 8}
+    build = hf(
+        "DeepseekV32ForCausalLM", **sizes, **latent, first_k_dense_replace=2, n_group=1, topk_group=1, index_topk=4,
+        index_head_dim=8, index_n_heads=2, initializer_range=0.5,
+    )  # fmt: skip
+    wrapped, tensors = af.wrap(build()), {"input_ids": ids(12)}
+    trace = wrapped.trace(tensors, keep_heads=True)
+    assert wrapped.model.config._attn_implementation == "attnflow_sdpa"
+    with torch.no_grad():
+        attentions = build("eager")(**tensors, output_attentions=True).attentions
+        torch.testing.assert_close(wrapped.model(**tensors).logits, build()(**tensors).logits)
+    for layer, weights in enumerate(attentions):
+        assert int((weights > 0).sum(-1).max()) == 4
+        torch.testing.assert_close(trace.weights[layer], weights[0])
+
+
+def test_keys_that_stand_for_several_positions_are_refused() -> None:
+    """DeepSeek-V4 adds one such key per 128 positions, so the short text of the self-check has none."""
+    sizes = {k: v for k, v in LLAMA.items() if k != "intermediate_size"} | {"num_key_value_heads": 1}
+    wrapped = af.wrap(hf(
+        "DeepseekV4ForCausalLM", **sizes, head_dim=8, q_lora_rank=16, moe_intermediate_size=16, n_routed_experts=4,
+        num_experts_per_tok=2, o_groups=2, o_lora_rank=8, index_n_heads=2, index_head_dim=8, sliding_window=4, hc_mult=2,
+    )())  # fmt: skip
+    assert wrapped.trace({"input_ids": ids(100)}).layer_count == 3
+    with pytest.raises(
+        af.InputError, match=r"attends to 302 keys from 300 positions.* too long to be explained by attention"
+    ):
+        wrapped.trace({"input_ids": ids(300)})
+    with pytest.raises(af.InputError, match="attends to 302 keys from 300 positions"):
+        wrapped.trace({"input_ids": ids(300)}, memory="linear")
+
+
+def test_a_model_that_a_short_text_changes_is_refused() -> None:
+    bigbird = hf(
+        "BigBirdModel", **{**POSITIONS, "max_position_embeddings": 512}, attention_type="block_sparse", block_size=16
+    )
+    model = bigbird("eager")
+    refuses(model, 'load it with attention_type="original_full"', {"input_ids": ids(256)})
+    assert model.attention_type == "block_sparse"  # unchanged
+
+
+def test_a_model_that_draws_is_refused() -> None:
+    mae = hf("ViTMAEModel", **IMAGE, mask_ratio=0.0)
+    refuses(mae(), "the model's own outputs differ from one run to the next because it draws random numbers", image())
+    noise = torch.rand(1, 16, generator=torch.Generator().manual_seed(0))
+    trace = af.wrap(mae()).trace({**image(), "noise": noise})
+    assert (
+        trace.patches is None and trace.tokens[1] == "1"
+    )  # patches follow the order of the noise, so they have no rows and columns
+
+
+def test_videos_and_patches_that_come_with_their_places() -> None:
+    video = {"pixel_values": torch.randn(1, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))}
+    assert len(af.wrap(hf("VideoMAEModel", **IMAGE, num_frames=4, tubelet_size=2)()).trace(video).tokens) == 32
+    sizes = {k: v for k, v in IMAGE.items() if k != "image_size"}
+    places = {"pixel_attention_mask": torch.ones(1, 16, dtype=torch.long), "spatial_shapes": torch.tensor([[2, 8]])}
+    pixels = torch.randn(1, 16, 192, generator=torch.Generator().manual_seed(0))
+    trace = af.wrap(hf("Siglip2VisionModel", **sizes, num_patches=16)()).trace({"pixel_values": pixels, **places})
+    assert trace.patches == (2, 8) and trace.tokens[8] == "1,0"
+
+
+def test_of_several_stacks_the_one_that_the_configuration_counts() -> None:
+    sizes = {k: v for k, v in IMAGE.items() if k not in ("image_size", "intermediate_size")}
+    predictor = {"pred_hidden_size": 32, "pred_num_attention_heads": 4, "pred_num_mask_tokens": 2}
+    clip = {"pixel_values_videos": torch.randn(1, 4, 3, 32, 32, generator=torch.Generator().manual_seed(0))}
+
+    def build(layers: int) -> Any:
+        return hf(
+            "VJEPA2Model", **sizes, **predictor, crop_size=32, frames_per_clip=4, mlp_ratio=2,
+            pred_num_hidden_layers=layers,
+        )()  # fmt: skip
+
+    assert len(af.wrap(build(2)).trace(clip).tokens) == 32  # the predictor also attends to patches that it writes
+    refuses(
+        build(3),
+        "attention happens in several places .encoder.*predictor.*, and nothing says which one to explain: wrap the part",
+        clip,
+    )
 
 
 def test_other_mixing_beside_attention_is_refused() -> None:
@@ -531,14 +623,18 @@ def test_other_mixing_beside_attention_is_refused() -> None:
         "FalconH1ForCausalLM", **LLAMA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4, mamba_n_groups=1,
     )  # fmt: skip
     convbert = hf("ConvBertModel", **POSITIONS, embedding_size=16, head_ratio=2, conv_kernel_size=3)
-    sentence = (
-        "positions mix in other ways too: with attention to oneself only, outputs still depend on other positions"
-    )
+    sentence = "positions mix in other ways too: when every position attends only to itself, outputs still depend on other positions"
     refuses(falcon_h1(), sentence)
     refuses(convbert("eager"), sentence)
+    frames = {"input_features": torch.randn(1, 20, 16, generator=torch.Generator().manual_seed(0))}
+    refuses(hf("Wav2Vec2BertModel", **TEXT, feature_projection_input_dim=16)(), sentence, frames)  # causal convolutions
+    frontend = {"num_mel_bins": 16, "subsampling_conv_channels": 8}
+    sizes = {k: v for k, v in TEXT.items() if k != "vocab_size"}
+    frames = {"input_features": torch.randn(1, 80, 16, generator=torch.Generator().manual_seed(0))}
+    refuses(hf("ParakeetEncoder", **sizes, **frontend)(), sentence, frames)
 
     class HalfWatched(torch.nn.Module):
-        """Every second block writes its softmax out by hand, where nothing can watch it."""
+        """Every second block computes its softmax by hand, where nothing can observe it."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -568,12 +664,12 @@ def test_windows_that_cannot_be_placed_are_refused() -> None:
         "SamVisionModel", hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=32, patch_size=4,
         window_size=4, global_attn_indexes=[2], mlp_dim=48, output_channels=16,
     )  # fmt: skip
-    refuses(sam(), "expected one square matrix of all positions a layer", image())
+    refuses(sam(), "expected one square matrix over all positions per layer", image())
 
 
 def test_plain_attention_that_cannot_be_placed_is_refused() -> None:
     class Heads(torch.nn.Module):
-        """Heads in the batch axis, where nothing tells them from items."""
+        """Heads are in the batch axis, where nothing distinguishes them from items."""
 
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             x = input.reshape(1, -1, 4, 2).transpose(1, 2).reshape(4, -1, 2)
@@ -592,11 +688,13 @@ def test_plain_attention_that_cannot_be_placed_is_refused() -> None:
                 input = layer(input)
             return input
 
-    refuses(Heads(), r"its attention has shapes 4×6×6 \(\[items, queries, keys\]\)", torch.randn(1, 6, 8))
-    refuses(Two().eval(), "its attention is made in several places .* wrap the part", torch.randn(1, 6, 8))
+    refuses(Heads(), r"the attention has shapes 4×6×6 \(\[items, queries, keys\]\)", torch.randn(1, 6, 8))
+    refuses(Two().eval(), "attention happens in several places .* wrap the part", torch.randn(1, 6, 8))
     decoder = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2).eval()
     refuses(
-        decoder, "states that were given from outside", {"tgt": torch.randn(1, 4, 8), "memory": torch.randn(1, 6, 8)}
+        decoder,
+        "states that were passed in from outside",
+        {"tgt": torch.randn(1, 4, 8), "memory": torch.randn(1, 6, 8)},
     )
 
 
@@ -607,8 +705,14 @@ def test_plain_attention_that_cannot_be_placed_is_refused() -> None:
             {"pixel_values": torch.zeros(2, 3, 32, 32)},
             r"pixel_values has shape \(2, 3, 32, 32\): expected \[1, …\], one input at a time",
         ),
-        ({"input_ids": torch.tensor([[-5, 3]])}, "input_ids holds torch.int64 from -5: expected whole numbers from 0"),
-        ({"input_ids": torch.tensor([[0.5, 3]])}, "input_ids holds torch.float32 from 0.5: expected whole numbers"),
+        (
+            {"input_ids": torch.tensor([[-5, 3]])},
+            "input_ids contains torch.int64 values from -5: expected non-negative integers",
+        ),
+        (
+            {"input_ids": torch.tensor([[0.5, 3]])},
+            "input_ids contains torch.float32 values from 0.5: expected non-negative integers",
+        ),
         ({"input_ids": "the key"}, "input_ids is a str: expected a tensor"),
     ],
 )
@@ -616,8 +720,9 @@ def test_tensors_that_cannot_be_used(given: Any, sentence: str) -> None:
     refuses(hf("BertModel", **POSITIONS)(), sentence, given)
 
 
+@pytest.mark.long
 def test_eager_heads_are_reduced_layer_by_layer() -> None:
-    """The modules that make the weights are found, so that not all heads of all layers are held at once."""
+    """The modules that make the weights are found, so the heads of all layers are never in memory at once."""
     for name in ("DeBERTa-v2", "MPNet", "GPT-J", "Falcon", "BLOOM"):
         wrapped = af.wrap(built(next(a for a in ARCHITECTURES if a.name == name)))
         wrapped.trace(text())
@@ -626,7 +731,7 @@ def test_eager_heads_are_reduced_layer_by_layer() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_eager_attention_is_reduced_by_object_and_not_by_address(seed: int) -> None:
-    """Where the model's own recorder keeps the full tensor, ours is freed and its address given to another."""
+    """If the model's own recorder keeps the full tensor, ours is freed and its address may be reused."""
     build = hf(
         "XGLMForCausalLM",
         vocab_size=120,
@@ -708,24 +813,24 @@ def test_a_file_without_the_usual_function_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("attnflow.capture.routes.routes_for", lambda model: [INTERFACE])
     monkeypatch.setattr(modeling_llama.LlamaAttention, "__module__", "architectures")
     wrapped = af.wrap(model)
-    with pytest.raises(af.InputError, match="the file of LlamaAttention has no eager_attention_forward"):
+    with pytest.raises(af.InputError, match="the module of LlamaAttention defines no eager_attention_forward"):
         wrapped.trace(text())
 
 
 def test_inputs_on_which_the_model_does_not_run() -> None:
     wrapped = af.wrap(hf("BertModel", **POSITIONS)())
     with pytest.raises(
-        af.InputError, match=r"the model does not run on this input \(IndexError: index out of range in self\)"
+        af.InputError, match=r"the model fails on this input \(IndexError: index out of range in self\)"
     ):
         wrapped.trace({"input_ids": torch.tensor([[5, 6, 999]])})
-    wrapped.trace(text())  # now it is checked, and later texts say the same
-    with pytest.raises(af.InputError, match=r"the model does not run on this input \(IndexError"):
+    wrapped.trace(text())  # after the self-check the message is the same
+    with pytest.raises(af.InputError, match=r"the model fails on this input \(IndexError"):
         wrapped.trace({**text(), "input_ids": ids() + 1000})
 
 
 def test_padding_in_a_dict_is_refused() -> None:
     hidden = {"input_ids": ids(), "attention_mask": torch.tensor([[0] * 3 + [1] * 8])}
-    with pytest.raises(af.InputError, match="attention_mask hides positions: give one text without its padding"):
+    with pytest.raises(af.InputError, match="attention_mask hides positions: give one text without padding"):
         af.wrap(hf("LlamaForCausalLM", **LLAMA)()).trace(hidden)
 
 
@@ -754,7 +859,11 @@ def test_training_mode_is_refused() -> None:
     [
         ("rollout", {"residual": 2}, r"residual=2: expected a weight between 0 and 1 \(the paper uses 0.5\)"),
         ("flow", {"residual": -1}, "residual=-1: expected a weight between 0 and 1"),
-        ("rollout", {"start": 2, "layer": 1}, "start=2 is above layer 1: expected a layer at or below those explained"),
+        (
+            "rollout",
+            {"start": 2, "layer": 1},
+            "start=2 is above layer 1: expected a layer at or below the explained ones",
+        ),
         ("rollout", {"start": 9}, "start 9 does not exist: there are 3"),
         (
             "flow",
@@ -798,7 +907,7 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
         ({"heads": [0, 4]}, "head 4 does not exist: there are 4, so expected -4 to 3"),
         ({"keep_heads": [7]}, "layer 7 does not exist: there are 3"),
         ({"heads": "median"}, 'heads=\'median\': expected "mean", "max", "min" or a list of heads'),
-        ({"queries": [0]}, 'queries, layers and offload are for memory="linear"'),
+        ({"queries": [0]}, 'queries, layers and offload need memory="linear"'),
         ({"memory": "linear", "heads": "max"}, "takes the mean over heads"),
         ({"memory": "linear", "queries": [99]}, "query 99 does not exist: there are 11"),
         ({"memory": "linear", "layers": [3]}, "layer 3 does not exist: there are 3"),
@@ -835,7 +944,7 @@ def test_an_encoder_decoder_whose_own_writing_fails_asks_for_a_target(monkeypatc
     with pytest.raises(af.InputError) as caught:
         af.wrap(model, wordpiece()).trace("the key")
     assert str(caught.value) == (
-        "this encoder-decoder cannot write a target by itself (IndexError: list index out of range): give target=, the text "
+        "this encoder-decoder cannot generate a target by itself (IndexError: list index out of range): give target=, the text "
         "for its decoder"
     )
 

@@ -1,4 +1,4 @@
-"""Models whose layers lie in several places (`device_map`): the same numbers as in one place."""
+"""Models whose layers are on several devices (`device_map`) give the same numbers as on one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OF_WEIGHTS = {
     "head-norm": lambda m: m.trace(_ids(LONG), memory="linear", edges="head-norm").rollout().values,
     "projection": lambda m: m.trace(_ids(LONG), memory="linear", edges="projection").rollout().values,
 }
-"""What also reads the weights of layers, which have to be in memory."""
+"""Results that also read the weights of layers, which must be in memory."""
 
 
 def _layers(weights: Sequence[torch.Tensor]) -> list[Any]:
@@ -66,7 +66,7 @@ def _same(got: dict[str, Any], expected: dict[str, Any], slack: float) -> None:
 
 
 def _upper_half_elsewhere(model: Any, elsewhere: str, others: str) -> dict[str, str]:
-    """A device map: the second half of the layers, and all the rest."""
+    """Return a device map for the second half of the layers and everything else."""
     layers = [path for path, _ in model.named_modules() if path.rpartition(".")[2].isdigit() and path.count(".") == 2]
     upper = layers[len(layers) // 2 :]
     rest = {path.rpartition(".")[0] for path, _ in [*model.named_parameters(), *model.named_buffers()]}
@@ -75,6 +75,7 @@ def _upper_half_elsewhere(model: Any, elsewhere: str, others: str) -> dict[str, 
     return {**outside, **lower, **dict.fromkeys(upper, elsewhere)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("elsewhere", "others"), [("disk", "cpu"), ("cpu", "disk")])
 def test_layers_on_disk_give_the_same_numbers(elsewhere: str, others: str, tmp_path: Path) -> None:
     model = built("Llama with biases")
@@ -93,18 +94,19 @@ def test_an_encoder_on_disk_says_what_its_weights_are_needed_for(tmp_path: Path)
     expected, trace = af.wrap(build()).trace(_ids(SHORT)), spread.trace(_ids(SHORT))
     np.testing.assert_array_equal(trace.rollout().values, expected.rollout().values)
     with pytest.raises(ValueError, match='residual="measured" needs to know what attention adds'):
-        trace.rollout(residual="measured")  # its norms have weights, which are not in memory after a pass
-    with pytest.raises(ModelError, match="the projection after the attention is no plain matrix in memory"):
+        trace.rollout(residual="measured")  # the weights of its norms are not in memory after a pass
+    with pytest.raises(ModelError, match="the projection after the attention is not a plain matrix in memory"):
         spread.trace(_ids(SHORT), edges="value-norm")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Llama with biases", "Mistral, in a window"])
 def test_nothing_of_two_devices_is_combined(name: str) -> None:
     model, expected = built(name), _results(built(name))
     with Places() as places:
         places.place(model, ["model.layers.2", "model.layers.3"])
         got = _results(model)
-    assert places.moves > 100  # so many tensors went from one place to the other
+    assert places.moves > 100  # tensors moved between the devices
     _same(got, expected, 1e-6)
 
 

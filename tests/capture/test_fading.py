@@ -1,4 +1,4 @@
-"""How fast an answer falls as attention to a token of its prompt fades: against finite differences of a mask."""
+"""How fast an answer falls as attention to a prompt token fades, against finite differences of a mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.architectures import LLAMA, hf
 
 PROMPT, ANSWER = (3, 17, 5, 40, 8, 22, 9, 31, 14), (11, 30, 4)
 STEP = 1e-2
-"""The networks compute parts of attention in single precision, so that the step cannot be small."""
+"""The step cannot be small, because the networks compute parts of attention in single precision."""
 
 SMALL: dict[str, Any] = {
     "vocab_size": 120, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -30,7 +30,7 @@ MODELS = {
 
 
 def log_probability(network: Any, fade: np.ndarray) -> float:
-    """Of the answer, when these numbers are added to all scores of the positions that decide it."""
+    """Return the answer's log-probability with these numbers added to all scores of the positions that decide it."""
     tokens = torch.tensor([[*PROMPT, *ANSWER[:-1]]])
     n = tokens.shape[1]
     mask = torch.zeros(n, n, dtype=torch.float64).masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -1e30)

@@ -1,4 +1,4 @@
-"""Answer edges: what attention carries to the answer's log-odds when weights, norm scales and gates are held constant."""
+"""Answer edges: what attention adds to the answer's log-odds with constant weights, norm scales and gates."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ALL = {**DECODERS, **MIXTURES, **CLASSIFIERS}
 
 @cache
 def model(name: str, double: bool = False) -> Any:
-    """Weights large enough that every nonlinearity bends, and biases that are not zero."""
+    """Return a model with weights large enough for every nonlinearity to matter, and nonzero biases."""
     config, sizes = ALL[name]
     torch.manual_seed(0)
     labels = {"num_labels": 3} if name in CLASSIFIERS else {}
@@ -70,6 +70,8 @@ def model(name: str, double: bool = False) -> Any:
     for parameter_name, parameter in module.named_parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, 1.0 if "weight" in parameter_name else 0.0, 0.3)
+        elif parameter_name.endswith("bias"):  # biases of experts are [expert, width]
+            torch.nn.init.normal_(parameter, 0.0, 0.3)
         else:
             parameter.data.mul_(6)
     return af.wrap(module.double() if double else module)
@@ -81,7 +83,7 @@ def frozen(name: str, double: bool = False, ids: torch.Tensor = IDS) -> Any:
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """The log-odds of the likeliest token or class at the end."""
+    """Return the log-odds of the likeliest token or class at the last position."""
     row = logits.reshape(-1, logits.shape[-1])[-1]
     chosen = int(row.argmax())
     return row[chosen] - row.masked_fill(torch.arange(len(row)) == chosen, -torch.inf).logsumexp(-1)
@@ -93,7 +95,7 @@ def test_the_parts_add_up_to_the_log_odds(name: str) -> None:
     total = float(evidence.own.sum()) + evidence.constants
     assert abs(total - evidence.y) <= 1e-4 * max(abs(evidence.y), 1e-3)
     assert evidence.gap <= 1e-5
-    assert float(evidence.own.abs().sum()) > 1e-3  # there is something that could fail to add up
+    assert float(evidence.own.abs().sum()) > 1e-3  # the sum is not trivial
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *CLASSIFIERS])
@@ -105,22 +107,22 @@ def test_the_parts_add_up_in_double_precision(name: str) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_what_a_state_holds_is_what_it_passes_on(name: str) -> None:
-    """Between two layers: what all states hold differs by the layer's constants alone, and none where it has no bias."""
+    """The totals of two layers differ only by the layer's constants, and not at all without biases."""
     evidence = frozen(name, double=True).evidence(likeliest, every=True)
     assert len(evidence.layers) == len(evidence.holds) == 3
     assert torch.equal(evidence.holds[0], evidence.own)
     torch.testing.assert_close(sum(evidence.layers), evidence.read, rtol=0, atol=1e-12)
     for edges in evidence.layers:
-        assert not bool(torch.triu(edges, 1).any())  # nothing is read from later positions
+        assert not bool(torch.triu(edges, 1).any())
     if name == "LlamaForCausalLM":
         totals = [float(holds.sum()) for holds in evidence.holds]
         assert np.ptp(totals) <= 1e-9 * max(map(abs, totals))
 
 
 def slow_edges(name: str) -> np.ndarray:
-    """E by its definition, of a Llama in double precision: Σ_heads A·(v W_O)·g, with g by central differences.
+    """Compute E of a Llama in double precision by definition: Σ_heads A·(v W_O)·g, with g by central differences.
 
-    The frozen network is written out: attention weights, norm scales and silu(gate) are numbers from a plain run.
+    The frozen network is written out: attention weights, norm scales and silu(gate) come from a plain run.
     """
     module = getattr(transformers, name)(
         getattr(transformers, DECODERS[name][0])(**DECODERS[name][1], attn_implementation="eager")
@@ -165,7 +167,7 @@ def slow_edges(name: str) -> np.ndarray:
         slope[chosen] = 1
 
     def after(number: int, middle: torch.Tensor) -> torch.Tensor:
-        """The frozen network from the state after the attention of a layer on."""
+        """Run the frozen network from the state after a layer's attention."""
         x_above = middle
         for l in range(number, len(layers)):
             first, weights, second, gate, _ = constants[l]
@@ -230,7 +232,7 @@ def test_the_row_of_a_sum_is_the_sum_of_rows() -> None:
 
 
 class Squared(torch.nn.Module):
-    """Two factors that both depend on the states, and neither is a gate."""
+    """Two factors that both depend on the states; neither is a gate."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -274,9 +276,9 @@ def test_answer_rows_of_a_trace(name: str) -> None:
     place = trace.default_query
     edges = signed_edges(trace).numpy()
     signed = trace.answer_rows(signed=True)
-    # an encoder without a class token: every position
+    # an encoder without a class token reads every position
     expected = edges.sum((0, 1)) if place is None else edges[:, place].sum(0)
-    if name == "LlamaForCausalLM":  # what the last position holds at the bottom stays with it
+    if name == "LlamaForCausalLM":  # the last position keeps its own part from the bottom
         expected[place] = float(trace.inside.evidence.own[place])
         total = signed.values.sum() + trace.inside.evidence.constants
         assert total == pytest.approx(trace.inside.evidence.y, rel=1e-4)
@@ -290,7 +292,7 @@ def test_answer_rows_of_a_trace(name: str) -> None:
 
 
 def test_answer_inputs_find_what_another_position_passed_on() -> None:
-    """Parts of all inputs add up, though the last layer reads none of them."""
+    """The parts of all inputs add up although the last layer reads none of them."""
     module = model("LlamaForCausalLM").model
     attention = module.model.layers[-1].self_attn.o_proj
     before = attention.weight.detach().clone()
@@ -311,7 +313,7 @@ def test_answer_inputs_find_what_another_position_passed_on() -> None:
 
 def test_other_edges_are_not_in_a_trace_of_answer_edges() -> None:
     trace = model("LlamaForCausalLM").trace({"input_ids": IDS}, edges="answer")
-    with pytest.raises(af.InputError, match="this trace kept answer edges alone"):
+    with pytest.raises(af.InputError, match="this trace kept only answer edges"):
         trace.with_edges("alti")
     whole = model("LlamaForCausalLM").trace({"input_ids": IDS}, edges="attention-gradient")
     both = whole.with_edges("answer")
@@ -320,9 +322,9 @@ def test_other_edges_are_not_in_a_trace_of_answer_edges() -> None:
 
 @pytest.mark.parametrize("name", [*CLASSIFIERS, "LlamaForCausalLM", "MistralForCausalLM"])
 def test_answer_edges_cost_one_pass_forward_and_one_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The frozen pass chooses the answer, gives the weights of attention and is what the gradient goes back through."""
+    """The frozen pass chooses the answer, gives the attention weights and carries the gradient."""
     wrapped = model(name)
-    wrapped.verify(wrapped.encode({"input_ids": IDS}))  # once for a model
+    wrapped.verify(wrapped.encode({"input_ids": IDS}))
     passes = {"forward": 0, "back": 0}
     backward = FrozenAttention.backward
 
@@ -342,7 +344,7 @@ def test_answer_edges_cost_one_pass_forward_and_one_back(name: str, monkeypatch:
     finally:
         handle.remove()
     assert passes == {"forward": 1, "back": trace.layer_count}
-    # the same by a pass of its own for each
+    # the same, with a separate pass for each
     whole = wrapped.trace({"input_ids": IDS}, edges="attention-gradient").with_edges("answer")
     np.testing.assert_allclose(inputs.values, whole.answer_inputs(signed=True).values, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(rows.values, whole.answer_rows(signed=True).values, rtol=1e-4, atol=1e-7)
@@ -379,19 +381,19 @@ def test_answer_edges_are_for_one_stack_of_layers() -> None:
         encoder_ffn_dim=32, decoder_ffn_dim=32, vocab_size=120, max_position_embeddings=64,
     )  # fmt: skip
     wrapped = af.wrap(transformers.BartForConditionalGeneration(config))
-    with pytest.raises(af.InputError, match="edges='answer' are for models with one stack of layers: leave edges out"):
+    with pytest.raises(af.InputError, match="edges='answer' need a model with one stack of layers: leave edges out"):
         wrapped.trace({"input_ids": IDS, "decoder_input_ids": IDS[:, :4]}, edges="answer")
 
 
 @pytest.mark.parametrize("name", ["BertForSequenceClassification", "GPT2ForSequenceClassification", "LlamaForCausalLM"])
 def test_the_sources_of_an_answer_by_its_kind(name: str) -> None:
-    """Answer rows of a model that writes; of others answer inputs, whose signs stay."""
+    """Models that write use answer rows; others use answer inputs, which keep their signs."""
     trace = model(name).trace({"input_ids": IDS}, edges="answer")
     sources, parts = trace.sources(), trace.answer_inputs(signed=True).row()
     if name == "LlamaForCausalLM":
         assert sources.method == "answer_rows" and np.array_equal(sources.values, trace.answer_rows().values)
         return
-    if name == "GPT2ForSequenceClassification":  # looks back only
+    if name == "GPT2ForSequenceClassification":
         parts = np.concatenate([[0.0], parts[1:]])
     np.testing.assert_allclose(sources.row(), parts / parts.clip(0).sum(), rtol=1e-6, atol=1e-9)
     assert sources.method == "answer_inputs" and sources.row().min() < 0
@@ -404,5 +406,5 @@ def test_the_sources_of_an_answer_by_its_kind(name: str) -> None:
 @pytest.mark.parametrize("memory", ["graph", "linear"])
 def test_signs_that_there_are_not(memory: Any) -> None:
     trace = model("BertForSequenceClassification").trace({"input_ids": IDS}, edges="answer", memory=memory)
-    with pytest.raises(af.InputError, match="signed='both': expected False for shares of what speaks for the answer"):
+    with pytest.raises(af.InputError, match="signed='both': expected False for shares of what supports the answer"):
         trace.answer_inputs(signed="both")

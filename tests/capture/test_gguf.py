@@ -1,8 +1,7 @@
-"""A GGUF file: the model that was written, read once, without a bar."""
+"""A GGUF file loads the model that was written, is read once, and shows no progress bar."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from threading import Thread
@@ -13,7 +12,6 @@ import torch
 
 import attnflow as af
 from attnflow.capture.hub import gguf_read_once
-from helpers.architectures import LLAMA, hf
 from helpers.small_tokenizers import byte_level
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -22,56 +20,7 @@ gguf = pytest.importorskip("gguf", reason="gguf is not installed")
 
 from transformers import modeling_gguf_pytorch_utils as reading  # noqa: E402
 
-NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
-
-
-def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """The rows of a head in llama.cpp's order: the two halves that rotate together in turn."""
-    return weight.reshape(heads, 2, -1, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
-
-
-def written(path: Path, tokenizer: Any) -> Any:
-    """A small Llama as GGUF, by the package's own writer."""
-    model = hf("LlamaForCausalLM", **{**LLAMA, "vocab_size": len(tokenizer), "bos_token_id": 0, "eos_token_id": 0})()
-    config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
-    writer.add_token_types([3] + [1] * (len(tokenizer) - 1))
-    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
-    writer.add_token_merges([" ".join(pair) for pair in merges])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(0)
-    for name, weight in model.state_dict().items():
-        stem = name.removesuffix(".weight")
-        if "q_proj" in name or "k_proj" in name:
-            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
-            weight = interleaved(weight, heads)
-        if stem.startswith("model.layers."):
-            _, _, layer, part = stem.split(".", 3)
-            stem = f"blk.{layer}.{NAMES[part]}"
-        else:
-            stem = NAMES[stem]
-        writer.add_tensor(f"{stem}.weight", weight.float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return model
+from helpers.gguf_files import written  # noqa: E402
 
 
 def test_the_model_that_was_written_read_once(
@@ -98,7 +47,15 @@ def test_the_model_that_was_written_read_once(
     trace = loaded.trace(text)
     assert trace.tokens == af.wrap(model, tokenizer).trace(text).tokens
     af.load(tmp_path / "small.gguf")
-    assert calls.count("file") == 2  # nothing is kept between loads: the file may have changed
+    assert calls.count("file") == 2  # nothing is cached between loads: the file may have changed
+
+
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    written(tmp_path / "small.gguf", byte_level())
+    whole = (tmp_path / "small.gguf").read_bytes()
+    (tmp_path / "small.gguf").write_bytes(whole[: len(whole) * 3 // 4])
+    with pytest.raises(af.InputError, match=r"the file '.*small\.gguf' is damaged or not in GGUF format"):
+        af.load(tmp_path / "small.gguf")
 
 
 def test_the_libraries_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +76,9 @@ def test_the_libraries_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None
     for thread in threads:
         thread.join()
     assert [getattr(*name) for name in names] == before
-    monkeypatch.delattr(reading, "tqdm")  # as another version of transformers may be
+    monkeypatch.delattr(reading, "tqdm")  # as in another version of transformers
     with gguf_read_once():
         assert not hasattr(reading, "tqdm")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    with gguf_read_once():  # not installed: transformers says so
+    with gguf_read_once():  # without the package, transformers gives the error
         pass

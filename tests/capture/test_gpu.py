@@ -1,4 +1,4 @@
-"""Traces on a CUDA GPU: the same numbers as on the CPU, by matrices and without them. Skipped where there is no GPU."""
+"""Traces on a CUDA GPU give the same numbers as on the CPU, with and without matrices. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_edges_without_matrices_are_those_of_the_cpu(name: str, edges: str, dtyp
         alone = [gpu.trace(text, offload=offload, **options) for text in texts]
         for traces in (alone, gpu.trace(texts, offload=offload, **options)):
             for one, found in zip(expected, traces, strict=True):
-                for _ in range(2):  # what was brought back once can be brought back again
+                for _ in range(2):  # offloaded layers can be brought back again
                     np.testing.assert_allclose(found.rollout().values, one.rollout().values, atol=slack)
                 np.testing.assert_allclose(found.raw().values, one.raw().values, atol=slack)
                 columns = one.columns().values
@@ -100,7 +100,7 @@ CLASSIFIER = hf("BertForSequenceClassification", **{**POSITIONS, "max_position_e
 
 @pytest.mark.parametrize("name", ["BERT", "Llama", "gpt-oss"])
 def test_many_texts_at_once_are_those_of_the_cpu(name: str) -> None:
-    """Of short texts, whose weights wait for the backward pass, and of longer ones, whose weights are computed again."""
+    """Short texts keep their weights for the backward pass; longer texts recompute them."""
     build = CLASSIFIER if name == "BERT" else MODELS[name]
     cpu, gpu = af.wrap(build()), af.wrap(build().to("cuda"))
     for lengths in ((5, 30, 12, 30), (590, 130)) if name == "BERT" else ((5, 30, 12, 30),):
@@ -148,7 +148,7 @@ def test_a_gpu_is_waited_for_as_often_for_many_texts_as_for_few() -> None:
 
 
 def test_gradients_keep_one_state_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no room for what layers computed, eight layers more take more memory by their states alone."""
+    """Without room for what layers computed, eight more layers take only the memory of their states."""
     monkeypatch.setattr(room, "KEPT_SHARE", 0)
     peaks, n = {}, 4096
     for depth in (8, 16):
@@ -164,7 +164,7 @@ def test_gradients_keep_one_state_a_layer(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_offloaded_layers_leave_the_device() -> None:
-    """Of sixteen layers two are there at a time, on the way up and on the way down."""
+    """Only two of sixteen layers are on the device at a time, both upwards and downwards."""
     sizes = {**LLAMA, "hidden_size": 512, "num_hidden_layers": 16, "max_position_embeddings": 1 << 15}
     model = af.wrap(hf("LlamaForCausalLM", **sizes)().to("cuda", torch.bfloat16))
     model.trace({"input_ids": ids(64)}, memory="linear", edges="projection", offload=True).rollout()
@@ -288,7 +288,7 @@ def test_an_answer_copies_none_of_its_cache() -> None:
     before = torch.cuda.memory_allocated()
     model.answer(prompt, answer=answer, cache=cache).matrix()
     keys = cache.layers[0].keys
-    rows = 16 * 32768 * 4  # the edges of its rows, the one matrix that there is
-    # beside them, what tells that the cache is the prompt's: 8,192 keys at a time, in double precision
+    rows = 16 * 32768 * 4  # the edges of its rows, which are the only matrix
+    # plus the check that the cache fits the prompt: 8,192 keys at a time, in double precision
     assert torch.cuda.max_memory_allocated() - before < 3 * rows + 8 * 8192 * 512 * 8
     assert keys.shape[2] >= 32768

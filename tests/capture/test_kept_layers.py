@@ -1,4 +1,4 @@
-"""Layers that are kept need not run again: the same numbers, fewer calls, and memory that goes with the trace."""
+"""Layers that are kept do not run again: the same numbers, fewer calls, and memory freed with the trace."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from attnflow.errors import ModelError
 from helpers.layer_models import IDS, built, ids_of, model
 from helpers.wide import Living, Wide
 
+pytestmark = pytest.mark.long
+
 EDGES = ["attention-gradient", "answer"]
 ALL, SOME, NONE = 99, 2, 0
 
 
 @pytest.fixture
 def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Says how many layers are kept from now on."""
+    """Return a function that sets how many layers are kept."""
     return lambda layers: monkeypatch.setattr("attnflow.capture.room.KEPT_LAYERS", layers)
 
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Without Python's garbage collector, what stands in a cycle stays."""
+    """Disable Python's garbage collector, so that reference cycles stay."""
     gc.collect()
     gc.disable()
     yield
@@ -50,7 +52,7 @@ def last(logits: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Gemma2ForCausalLM", "GptOssForCausalLM", "BertForMaskedLM"])
 def test_all_some_and_none_give_the_same(name: str, edges: str, keep: Callable[[int], None]) -> None:
     wrapped = model(name)
-    wrapped.trace(ids_of(wrapped), memory="linear", edges=edges)  # the self-check
+    wrapped.trace(ids_of(wrapped), memory="linear", edges=edges)  # runs the self-check
     results = {}
     for layers in (NONE, SOME, ALL):
         keep(layers)
@@ -114,7 +116,7 @@ def test_memory_goes_with_the_trace(name: str, edges: str, keep: Callable[[int],
 
 
 def test_a_descent_leaves_no_more_than_was_kept(keep: Callable[[int], None]) -> None:
-    """Neither gradients nor operands of a descent stay with the graphs."""
+    """No gradients or operands of a descent stay with the graphs."""
     keep(ALL)
     way = passed(model("LlamaForCausalLM"), False).descent(last)
     with Living() as alive:
@@ -124,7 +126,7 @@ def test_a_descent_leaves_no_more_than_was_kept(keep: Callable[[int], None]) -> 
 
 
 class Carried:
-    """A lane that carries nothing anywhere."""
+    """A lane that moves nothing."""
 
     def send(self, layer: Any) -> Any:
         return layer
@@ -158,11 +160,11 @@ def test_a_layer_that_would_give_something_else_again_is_as_it_was(keep: Callabl
     module = built("LlamaForCausalLM")
     wrapped = af.wrap(module)
     wrapped.verify(wrapped.encode({"input_ids": IDS}))
-    module.model.layers[1].mlp = Counting(module.model.layers[1].mlp)
+    module.model.layers[1].mlp = Counting(module.model.layers[1].mlp).eval()
     keep(SOME)
     list(passed(wrapped, False).descent(last).operands())
     keep(1)
-    with pytest.raises(ModelError, match="layer 1 of LlamaForCausalLM gives other states when it runs again"):
+    with pytest.raises(ModelError, match="layer 1 of LlamaForCausalLM gives different states when it runs again"):
         list(passed(wrapped, False).descent(last).operands())
 
 
@@ -182,12 +184,12 @@ def test_states_that_change_between_layers_are_refused(
     keep(layers)
     way = passed(wrapped, False).descent(last)
     handle.remove()
-    with pytest.raises(ModelError, match="layer 0 of LlamaForCausalLM gives other states when it runs again"):
+    with pytest.raises(ModelError, match="layer 0 of LlamaForCausalLM gives different states when it runs again"):
         list(way.operands())
 
 
 class Passing(torch.nn.Module):
-    """Adds what the first layer gave to what this one gives: states that no layer is called with."""
+    """Add the first layer's output to this one's: a state that no layer receives as input."""
 
     def __init__(self, inner: Any, states: list[torch.Tensor]) -> None:
         super().__init__()
@@ -236,7 +238,7 @@ def test_a_layer_that_fails_leaves_the_model_and_gradients_as_they_were(
 
 
 def run_in(room: Room, sizes: list[int], memory: list[int]) -> list[bool]:
-    """Which layers stay, of those that take so much."""
+    """Return which layers of these sizes stay."""
     stays = []
     for size in sizes:
         stays.append(room.enter())
@@ -253,8 +255,8 @@ def run_in(room: Room, sizes: list[int], memory: list[int]) -> list[bool]:
         (100, [30, 30, 30, 30], [True, True, True, False]),
         (90, [30, 30, 30, 30], [True, True, True, False]),
         (89, [30, 30, 30, 30], [True, True, False, False]),
-        (29, [30, 10], [False, False]),  # the first tells what a layer takes
-        (50, [20, 40, 5], [True, False, False]),  # one that is larger than those before goes
+        (29, [30, 10], [False, False]),  # the first layer shows how much a layer takes
+        (50, [20, 40, 5], [True, False, False]),  # a layer larger than those before it is dropped
         (0, [0, 0], [False, False]),
         (-5, [1], [False]),
     ],
@@ -273,7 +275,7 @@ def test_keeping_stops_before_the_room_is_full(limit: int, sizes: list[int], exp
 def test_a_gpu_keeps_a_share_and_leaves_half(
     free: int, reserved: int, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 1,000 bytes; what PyTorch has reserved and not allocated is free too."""
+    """With 1,000 bytes in all; memory that PyTorch reserved but did not allocate is also free."""
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (free, 1000))
     monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: reserved)
     monkeypatch.setattr("torch.cuda.memory_allocated", lambda device: 100)

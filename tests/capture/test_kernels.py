@@ -1,4 +1,4 @@
-"""The GPU kernels against an explicit softmax in float64. They need an NVIDIA GPU and Triton, and are skipped elsewhere."""
+"""The GPU kernels against an explicit softmax in float64. Skipped without an NVIDIA GPU and Triton."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 def weights(query: Any, key: Any, scale: float, causal: bool, window: int | None, softcap: float | None, bias: Any,
             sinks: Any) -> tuple[Any, Any]:  # fmt: skip
-    """P [batch, heads, queries, keys] and lse in float64, from the definition; a query without keys gives zeros."""
+    """Return P [batch, heads, queries, keys] and lse in float64 by the definition; queries without keys give zeros."""
     group = query.shape[1] // key.shape[1]
     scores = query.double() @ key.double().repeat_interleave(group, 1).mT * scale
     if softcap:
@@ -51,7 +51,7 @@ def made(case: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
     def normal(*shape: int) -> Any:
         return torch.randn(*shape, device="cuda", generator=generator).to(case.get("dtype", BF16))
 
-    if case.get("transposed"):  # as a model leaves them: [batch, position, head, size]
+    if case.get("transposed"):  # the layout in models: [batch, position, head, size]
         query, key = normal(batch, queries, heads, size).transpose(1, 2), normal(batch, keys, kv, size).transpose(1, 2)
     else:
         query, key = normal(batch, heads, queries, size), normal(batch, kv, keys, size)
@@ -65,7 +65,7 @@ def made(case: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
         bias = torch.randn(shape, device="cuda", generator=generator)
         if case.get("lowest"):
             hidden = torch.rand(shape, device="cuda", generator=generator) < 0.3
-            hidden[..., queries // 2 :, :] |= shape[-2] > 1  # queries with no key at all
+            hidden[..., queries // 2 :, :] |= shape[-2] > 1
             low = -math.inf if case["lowest"] == "inf" else torch.finfo(case.get("dtype", FP32)).min
             bias = bias.to(case.get("dtype", FP32)).masked_fill(hidden, low)
     return query, key, r / r.sum(-1, keepdim=True), bias
@@ -107,7 +107,7 @@ def options(case: dict[str, Any], query: Any, bias: Any) -> dict[str, Any]:
 
 @pytest.fixture(params=["best", "plain"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of the GPU that is there, and the plain ones, which are all that other GPUs have."""
+    """Run the kernels of this GPU, and the plain ones that other GPUs use."""
     if request.param == "plain":
         monkeypatch.setattr(kernels, "GLUON", "no such version")
         kernels._hopper.cache_clear()
@@ -128,9 +128,7 @@ def test_against_the_definition(case: dict[str, Any]) -> None:
     assert out.dtype == torch.float32
     error = (out.double() - expected).norm() / expected.norm()
     assert error < (1e-5 if query.dtype != FP32 else 3e-5), error
-    assert torch.equal(
-        out, kernels.transposed_product(query, key, lse, r[:, 0], **known)
-    )  # in one order: the same bits
+    assert torch.equal(out, kernels.transposed_product(query, key, lse, r[:, 0], **known))  # the order of sums is fixed
     if sinks is None and expected_lse.isfinite().all():
         torch.testing.assert_close(out.sum(-1), torch.ones_like(out.sum(-1)), rtol=2e-5, atol=0)
 
@@ -190,7 +188,7 @@ def test_edges_against_the_definition(case: dict[str, Any], kind: str) -> None:
     assert out.shape == expected.shape
     assert (out.double() - expected).norm() / expected.norm() < 3e-5
     assert torch.equal(out, edge_kernels.edge_rows(query, key, lse.float(), factor=0.25, **known, **more))
-    # rows in two parts, the second added to what is there
+    # rows in two parts, the second added to the first
     half = query.shape[2] // 2
     if bias is None:
         later = {k: v[:, :, half:] if k == "direction" else v for k, v in more.items()}
@@ -237,7 +235,7 @@ def test_texts_side_by_side() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_tile_of_a_long_text(seed: int) -> None:
-    """Programs that go from tile to tile, pipelines that run ahead: a race shows in some tile and not in others."""
+    """A race between programs or in a pipeline may show in only some of the tiles."""
     torch.manual_seed(seed)
     shapes = ((1, 16, 3000 + 70 * seed, 128), (1, 4, 3000 + 70 * seed, 128))
     query, direction = (torch.randn(shapes[0], device="cuda").bfloat16() for _ in range(2))
@@ -246,7 +244,7 @@ def test_every_tile_of_a_long_text(seed: int) -> None:
     lse = kernels.log_sum_exp(query, key, scale=0.15, causal=True)
     for more in ({}, {"lengths": lengths}, {"direction": direction, "value": value}):
         fast = edge_kernels.edge_rows(query, key, lse, scale=0.15, factor=1.0, causal=True, **more)
-        # a bias takes the plain kernel
+        # a bias selects the plain kernel
         none = torch.zeros(1, 1, 1, 1, device="cuda")
         plain = edge_kernels.edge_rows(query, key, lse, scale=0.15, factor=1.0, causal=True, bias=none, **more)
         torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)

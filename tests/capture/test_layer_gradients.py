@@ -18,7 +18,7 @@ from helpers.wide import Living, Wide
 
 
 def likeliest(frozen: bool, place: int | None) -> Any:
-    """The logit of the likeliest answer, or its log-odds."""
+    """Return a function for the logit of the likeliest answer or, if frozen, its log-odds."""
 
     def score(logits: torch.Tensor) -> torch.Tensor:
         row = logits[0] if logits.dim() == 2 else logits[0, -1 if place is None else place]
@@ -36,7 +36,7 @@ def descent(wrapped: Any, frozen: bool, inputs: Any = None) -> Descent:
 
 
 def matrix(layer: Operands) -> torch.Tensor:
-    """Its edges [query, key] in one piece."""
+    """Return a layer's edges [query, key] as one matrix."""
     n = layer.scores.queries
     edges = layer.scores.edge_rows(layer.weighing, 0, n)[0]
     return torch.nn.functional.pad(edges, (0, layer.scores.keys - edges.shape[1]))
@@ -78,7 +78,7 @@ def test_answer_edges_are_those_of_matrices(name: str) -> None:
 @pytest.mark.parametrize("frozen", [False, True], ids=["gradient", "answer"])
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Gemma2ForCausalLM", "BertForSequenceClassification"])
 def test_nothing_square_is_made_and_one_layer_is_alive(name: str, frozen: bool) -> None:
-    """n×n is 589,824 numbers; a text of 768 positions has 768·48 in its widest state."""
+    """n×n is 589,824 numbers; the widest state of 768 positions has 768·48."""
     inputs = {"input_ids": torch.randint(5, 120, (1, 768), generator=torch.Generator().manual_seed(2))}
     peaks, states = {}, 768 * 32 * 8
     for depth in (2, 6):
@@ -89,14 +89,14 @@ def test_nothing_square_is_made_and_one_layer_is_alive(name: str, frozen: bool) 
         with alive:
             for layer in way.operands():
                 del layer
-        assert alive.largest <= 768 * 768 // 2  # the weights of a block of queries
+        assert alive.largest <= 768 * 768 // 2  # one block of queries
         peaks[depth] = alive.peak
-    # four layers more, and not their states: which layer the peak is in, windowed or not, makes a state's difference
+    # Four more layers must not add their states. The peak may differ by a state, depending on the layer it is in.
     assert peaks[6] <= peaks[2] + 2 * states
 
 
 def test_a_whole_trace_is_larger_than_that() -> None:
-    """What the test above could fail on."""
+    """This shows that the test above can fail."""
     wrapped = af.wrap(built("LlamaForCausalLM", max_position_embeddings=768))
     inputs = {"input_ids": torch.randint(5, 120, (1, 768), generator=torch.Generator().manual_seed(2))}
     wrapped.verify(wrapped.encode(inputs))
@@ -106,7 +106,7 @@ def test_a_whole_trace_is_larger_than_that() -> None:
 
 
 class Sharing(torch.nn.Module):
-    """A layer whose output also depends on how often it ran: what it keeps from one call to the next."""
+    """A layer that keeps something between calls, so its output depends on how often it ran."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -121,14 +121,16 @@ def test_a_layer_that_gives_something_else_again_is_refused() -> None:
     module = built("LlamaForCausalLM")
     wrapped = af.wrap(module)
     wrapped.verify(wrapped.encode({"input_ids": IDS}))
-    module.model.layers[1].mlp = Sharing(module.model.layers[1].mlp)
-    sentence = "layer 1 of LlamaForCausalLM gives other states when it runs again than the next one got, by .* of them"
+    module.model.layers[1].mlp = Sharing(module.model.layers[1].mlp).eval()
+    sentence = (
+        "layer 1 of LlamaForCausalLM gives different states when it runs again, by .* of what the next layer received"
+    )
     with pytest.raises(ModelError, match=sentence):
         list(descent(wrapped, False).operands())
 
 
 class Squared(torch.nn.Module):
-    """Two factors that both depend on the states, and neither is a gate."""
+    """Two factors that both depend on the states; neither is a gate."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -144,7 +146,7 @@ def test_a_model_that_is_not_linear_is_refused() -> None:
     sentence = "LlamaForCausalLM is not linear when attention, norms and gates are held constant"
     with pytest.raises(ModelError, match=sentence):
         list(descent(af.wrap(module), True).operands())
-    list(descent(af.wrap(module), False).operands())  # its gradients are gradients
+    list(descent(af.wrap(module), False).operands())  # without freezing, any gradient is fine
 
 
 def test_other_models_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Texts, tokenizers, folders and the hub: what a user gives and what goes wrong with it."""
+"""Texts, tokenizers, folders and the hub: what users give, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_pairs_of_texts() -> None:
 
 def test_a_tokenizer_without_offsets() -> None:
     class Slow:
-        """As sentencepiece tokenizers in Python: pieces, no offsets."""
+        """A tokenizer like sentencepiece's in Python: pieces without offsets."""
 
         is_fast = False
         model_input_names = ("input_ids", "attention_mask")
@@ -112,6 +112,17 @@ def test_models_outside_the_interface_load_with_eager_attention(tmp_path: Path) 
     model = af.load(model_folder(tmp_path / "m", falcon))
     assert model.model.config._attn_implementation == "eager"
     assert model.trace({"input_ids": torch.arange(5)[None]}).provenance["captured"] == "eager attention"
+
+
+def test_a_checkpoint_with_more_layers_than_its_config_warns(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "m", classifier(), wordpiece())
+    config = json.loads((folder / "config.json").read_text())
+    layers = config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers - 1}))
+    with pytest.warns(
+        af.AttentionWarning, match=rf"have layers that its config.json does not name, .*layer\.{layers - 1}\."
+    ):
+        assert af.load(folder).trace("the key").layer_count == layers - 1
 
 
 def test_load_dtype_and_device(tmp_path: Path) -> None:
@@ -156,10 +167,12 @@ def test_encoder_decoder_texts() -> None:
     np.testing.assert_allclose(words.values.sum(-1), 1, atol=1e-6)
     written = model.trace("The key")
     assert written.parts.count("target") >= 1 and written.prediction.kind == "next token"
-    with pytest.raises(af.InputError, match="target goes with one text"):
+    with pytest.raises(af.InputError, match="target needs a single text"):
         model.trace(["a key"], target="the")
     encoder = af.wrap(hf("BertModel", **POSITIONS)(), wordpiece())
-    with pytest.raises(af.InputError, match="target is for encoder-decoder models, and this is none: leave it out"):
+    with pytest.raises(
+        af.InputError, match="target is for encoder-decoder models, and this model is not one: leave it out"
+    ):
         encoder.trace("the key", target="the")
 
 
@@ -198,7 +211,7 @@ def test_images(tmp_path: Path) -> None:
         ("  \n ", "is empty: expected at least one word"),
         ("key " * 40, "the text has 42 tokens and the model takes 32: shorten it, split it, or give truncate=True to keep the first 32 tokens"),
         (None, r"text is None: expected a string, or a pair of strings \(text, second text\)"),
-        (7, "text is a int: expected a string"),
+        (7, "text is an int: expected a string"),
         (("a", "b", "c"), "text is a tuple: expected a string"),
         ({"input_ids": torch.zeros(2, 3, dtype=torch.long)}, r"input_ids has shape \(2, 3\): expected \[1, tokens\], one text at a time"),
     ],
@@ -233,6 +246,33 @@ def test_without_a_tokenizer() -> None:
         af.InputError, match=r"model is a str: expected a torch module; load\(\) takes a path or a hub id"
     ):
         af.wrap("bert-base-uncased")
+    with pytest.raises(af.InputError, match="processor is a str: expected a tokenizer or processor object"):
+        af.wrap(classifier(), "bert-base-uncased")
+
+
+def test_tokenizers_that_do_not_fit(tmp_path: Path) -> None:
+    few = hf("BertModel", **{**POSITIONS, "vocab_size": 9})()
+    sentence = "token .* is outside of the model's vocabulary of 9 tokens: the tokenizer and the model do not belong"
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(few, wordpiece()).trace("the unbelievable cabinets")
+    writer = hf("LlamaForCausalLM", **{**LLAMA, "vocab_size": 9})()
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(writer, byte_level()).answer("the unbelievable cabinets", max_new_tokens=2)
+    folder = model_folder(tmp_path / "m", classifier(), wordpiece())
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(af.InputError, match=r"the tokenizer of '.*m' cannot be read from tokenizer\.json"):
+        af.load(folder)
+
+
+def test_shapes_that_do_not_fit(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "m", classifier(), wordpiece())
+    config = json.loads((folder / "config.json").read_text())
+    wide, config["intermediate_size"] = config["intermediate_size"], 7
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        af.InputError, match=rf"layer\.0\.intermediate\.dense\.bias' has shape \({wide},\), expected \(7,\); use"
+    ):
+        af.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +282,7 @@ def test_without_a_tokenizer() -> None:
             "zebra",
             "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '\\[CLS\\]', 'the'",
         ),
-        ("the", "query 'the' stands at positions 1, 3: give one of these"),
+        ("the", "query 'the' is at positions 1, 3: give one of these"),
         (99, "query 99 does not exist: there are"),
     ],
 )
@@ -270,7 +310,7 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
             "there is no folder '.*nowhere/x': expected the folder of a model, or a hub id",
         ),
         (pickled / "config.json", {}, "is a file: expected the folder of a model, or a hub id"),
-        (pickled, {}, "has no safetensors weights: convert it, or give safetensors=False"),
+        (pickled, {}, "has no safetensors weights: convert it, or give allow_pickle=True"),
         (tmp_path / "strange", {}, "cannot be loaded: "),
         (tmp_path / "broken", {}, "cannot be loaded: "),
         (damaged, {}, "the weights of '.*damaged' are damaged"),
@@ -281,13 +321,13 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
             {"dtype": "int8"},
             "dtype='int8': expected one of 'auto', 'float32', 'float16', 'bfloat16', 'float64'",
         ),
-        (pickled, {"device": "cuda:77"}, "device='cuda:77' is not here: expected one of 'cpu'"),
-        (pickled, {"device": "toaster"}, "device='toaster' is not here: expected one of 'cpu'"),
+        (pickled, {"device": "cuda:77"}, "device='cuda:77' is not available: expected one of 'cpu'"),
+        (pickled, {"device": "toaster"}, "device='toaster' is not available: expected one of 'cpu'"),
     ]
     for given, options, sentence in cases:
         with pytest.raises(af.InputError, match=sentence):
             af.load(given, **options)
-    assert af.load(pickled, safetensors=False).trace({"input_ids": torch.arange(5)[None]}).layer_count == 3
+    assert af.load(pickled, allow_pickle=True).trace({"input_ids": torch.arange(5)[None]}).layer_count == 3
 
 
 def test_a_malicious_pickle_is_not_run(tmp_path: Path) -> None:
@@ -300,8 +340,10 @@ def test_a_malicious_pickle_is_not_run(tmp_path: Path) -> None:
     torch.save({"embeddings.word_embeddings.weight": Evil()}, path / "pytorch_model.bin")
     with pytest.raises(af.InputError, match="has no safetensors weights"):
         af.load(path)
-    with pytest.raises(af.InputError, match="hold code, which is not run: ask for a safetensors version of the model"):
-        af.load(path, safetensors=False)
+    with pytest.raises(
+        af.InputError, match="contain code, which attnflow does not run: use a safetensors version of the model"
+    ):
+        af.load(path, allow_pickle=True)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -373,11 +415,11 @@ def test_names_do_not_tell_where_a_model_lies(tmp_path: Path, monkeypatch: pytes
     path = model_folder(tmp_path / "m", model, wordpiece())
     loaded = af.load(path, revision="main")
     assert loaded.name == loaded.trace("The key").provenance["model"] == "m" and loaded.revision is None
-    assert af.wrap(loaded.unwrap(), loaded.processor).name == "m"  # by what transformers keeps of it
+    assert af.wrap(loaded.unwrap(), loaded.processor).name == "m"  # transformers keeps the name
     monkeypatch.chdir(path)
     assert af.load(".").name == af.load("../m").name == "m"
     (tmp_path / "m" / "q8.gguf").touch()
-    monkeypatch.setattr(hub, "_from_pretrained", lambda *options: (model, None, model.config))
+    monkeypatch.setattr(hub, "_from_pretrained", lambda *options: (model, None, model.config, None))
     assert {af.load(source).name for source in ("q8.gguf", "./q8.gguf", Path("q8.gguf").resolve())} == {"q8.gguf"}
     assert af.load(path, gguf_file="q8.gguf").name == af.load(".", gguf_file="q8.gguf").name == "q8.gguf"
     assert af.load("org/model", gguf_file="q8.gguf").name == af.load("org/model").name == "org/model"
@@ -385,11 +427,14 @@ def test_names_do_not_tell_where_a_model_lies(tmp_path: Path, monkeypatch: pytes
 
 def test_gguf_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    with pytest.raises(
-        af.InputError, match=r"has no config.json: .*; for the GGUF file in it, give gguf_file='a\.gguf'"
-    ):
+    with pytest.raises(af.InputError, match=r"has no config.json: .*; to load its GGUF file, give gguf_file='a\.gguf'"):
         af.load(tmp_path)
     with pytest.raises(af.InputError, match=r"has no file 'b\.gguf'"):
         af.load(tmp_path, gguf_file="b.gguf")
-    with pytest.raises(af.InputError, match="cannot be loaded: "):
-        af.load(tmp_path / "a.gguf")
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    for content in (b"GGUF", b"", b"no gguf"):
+        (tmp_path / "a.gguf").write_bytes(content)
+        with pytest.raises(
+            af.InputError, match=r"the file '.*a\.gguf' is damaged or not in GGUF format \(.*\): download it again"
+        ):
+            af.load(tmp_path / "a.gguf")

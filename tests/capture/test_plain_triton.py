@@ -1,4 +1,4 @@
-"""A Triton without the experimental language of our Hopper kernels: the plain kernels take over by themselves."""
+"""Without Triton's experimental language, which our Hopper kernels need, the plain kernels take over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ON_HOPPER: Any = SimpleNamespace(is_cuda=True, device="cuda:0")
 
 
 def triton(version: str, **parts: ModuleType) -> dict[str, ModuleType]:
-    """Modules that look enough like Triton to define kernels, which are never run here."""
+    """Return modules that resemble Triton enough to define kernels, which never run here."""
     package, language = ModuleType("triton"), ModuleType("triton.language")
     package.__dict__.update(__version__=version, jit=lambda function: function, language=language)
     language.__dict__["__getattr__"] = lambda name: None

@@ -1,4 +1,4 @@
-"""Which differences are rounding: what a model amplifies by itself counts for nothing, and more than that is refused."""
+"""Which differences are rounding: the check allows what a model itself amplifies, and refuses more than that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IDS = {"input_ids": torch.arange(6)[None]}
 
 
 class Amplifier(torch.nn.Module):
-    """Its output moves by `gain` times what its embeddings move."""
+    """A model whose output moves by `gain` times the change of its embeddings."""
 
     def __init__(self, gain: float, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -38,9 +38,15 @@ def run(model: torch.nn.Module, difference: float) -> bool:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_model_that_amplifies_rounding_is_given_its_noise(dtype: torch.dtype) -> None:
-    noise = 1e4 * 2**-23  # an embedding of about one, changed by its last digit
+    noise = 1e4 * 2**-23  # an embedding of about one, changed in its last digit
     assert run(Amplifier(1e4, dtype), noise) and not run(Amplifier(1e4, dtype), 100 * noise)
     assert not run(Amplifier(1.0, dtype), noise)
+
+
+def test_a_model_that_a_last_digit_turns_is_given_nothing() -> None:
+    """If rounding decides everything, as between equal scores, a wrong output would pass for a rounded one."""
+    turned = Amplifier(1e8)  # its outputs are anything between -1 and 1
+    assert not run(turned, 0.5) and not run(turned, 0.02) and run(turned, 0.009)
 
 
 def test_half_precision_and_models_without_embeddings_have_the_tolerance_alone() -> None:

@@ -1,4 +1,4 @@
-"""What is measured beside attention: the own share of every state, and how long values are."""
+"""Measurements next to attention: each state's own share, and the lengths of values."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from helpers.small_tokenizers import byte_level
 
 IDS = oracles.text(12)
 UNKNOWN = (
-    r'residual="measured" needs to know what attention adds to each state, which is known of BERT-, GPT-2- and Llama-like '
-    "models with one stack of layers, and not of this trace: give a weight between 0 and 1"
+    r'residual="measured" needs to know what attention adds to each state, which is known for BERT-, GPT-2- and Llama-like '
+    "models with one stack of layers, but not for this trace: give a weight between 0 and 1"
 )
 
 
@@ -144,7 +144,7 @@ def test_layers_of_no_known_form_are_refused_when_asked() -> None:
 
 
 def test_numbers_that_are_not_what_the_form_says_are_not_believed() -> None:
-    """Gemma 2 norms what attention gives before it adds it, under the names of Llama."""
+    """Gemma 2 normalises attention's output before adding it, under the module names of Llama."""
     model = hf("Gemma2Model", **LLAMA, head_dim=8)()
     trace = af.wrap(model).trace({"input_ids": IDS})
     assert all(step.own is None for step in trace.steps) and all(step.lengths is not None for step in trace.steps)
@@ -228,7 +228,7 @@ def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
     linear = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, memory="linear")
     assert linear.rollout().reliability == result.reliability and linear.raw().reliability == raw.reliability
     assert linear.rollout(residual=0.99).reliability != result.reliability
-    for span, noted in (({5: 1, 6: 1}, True), ({5: 2, 6: -1}, False), ({6: -1}, False)):  # no shares below zero
+    for span, noted in (({5: 1, 6: 1}, True), ({5: 2, 6: -1}, False), ({6: -1}, False)):  # shares are positive
         options: dict[str, Any] = {"memory": "linear", "queries": span}
         mixed = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, **options).rollout()
         assert bool(mixed.reliability) == noted

@@ -1,4 +1,4 @@
-"""`attnflow answer`: what it hands to the model, what it prints, and every mistake as one sentence."""
+"""`attnflow answer`: the prompt it builds, its output, and every mistake as one sentence."""
 
 from __future__ import annotations
 
@@ -53,37 +53,37 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "there is no prompt: give a text, - for standard input, or --prompt-file FILE"),
-        (["a", "--prompt-file", "a.txt"], "a prompt and --prompt-file: give one of them"),
+        ([], "there is no prompt: give a text, - to read standard input, or --prompt-file FILE"),
+        (["a", "--prompt-file", "a.txt"], "there is a prompt and a --prompt-file: give only one of them"),
         (["--prompt-file", "no.txt"], "there is no file 'no.txt': expected UTF-8 text"),
         (["--prompt-file", "empty.txt"], "'empty.txt' is empty: expected at least one word"),
         (["--prompt-file", "latin.txt"], "latin.txt, line 2 is not UTF-8: convert the file first"),
         ([" "], "the prompt is empty: expected at least one word"),
         (["-"], "standard input is empty: expected at least one word"),
-        (["a", "--answer", "b", "--tokens", "3"], "--tokens says how much the model writes, and --answer is written already: leave one of them out"),
+        (["a", "--answer", "b", "--tokens", "3"], "--tokens limits what the model writes, but --answer is already written: leave one of them out"),
         (["a", "--answer", " "], "the answer ' ' is empty: expected at least one word"),
         (["a", "--span", "b", "--unit", "verse"], "unit 'verse': expected one of token, word, sentence, paragraph, message, document"),
         (["a", "--method", "lime"], "method 'lime': expected one of answer_rows, fading, combined, raw, rollout, flow, gather, columns"),
-        (["a", "--method", "flow", "-o", "x.html"], "a page ranks by the method recommended for each unit, or by answer_rows alone: leave --method out, or write .json, .csv or .parquet"),
-        (["a", "--method", "hops"], "columns. Hops by way of the answer's own words are on the page (-o answer.html), in .json, and in Python: answer.hops()"),
-        (["a", "--method", "answer_inputs"], "columns. answer_inputs is of one next token or class: attnflow show --method answer_inputs"),
-        (["a", "--occurrence", "2"], "--occurrence goes with --span: give that too, or leave it out"),
+        (["a", "--method", "flow", "-o", "x.html"], "a page ranks by the method recommended for each unit, or by answer_rows only: leave --method out, or save .json, .csv or .parquet"),
+        (["a", "--method", "hops"], "columns. Hops through the answer's own words are on the page (-o answer.html), in .json files, and in Python (answer.hops())"),
+        (["a", "--method", "answer_inputs"], "columns. answer_inputs explains one next token or class: use attnflow show --method answer_inputs"),
+        (["a", "--occurrence", "2"], "--occurrence needs --span: add --span, or leave --occurrence out"),
         (["a", "--document", "a.txt"], "--document 'a.txt': expected NAME=FILE, for example minutes=minutes.txt"),
         (["a", "--document", "=a.txt"], "--document '=a.txt': expected NAME=FILE, for example minutes=minutes.txt"),
         (["a", "--document", "a=no.txt"], "there is no file 'no.txt': expected UTF-8 text"),
         (["a", "--document", "a=latin.txt"], "latin.txt, line 2 is not UTF-8: convert the file first"),
-        (["a", "--document", "a=a.txt", "--document", "a=a.txt"], "--document 'a=a.txt': there is a document 'a' already; give it another name"),
+        (["a", "--document", "a=a.txt", "--document", "a=a.txt"], "--document 'a=a.txt': another document is already named 'a': choose a different name"),
         (["a", "--document", "a=empty.txt"], "the document 'a' is empty: write something, or leave it out"),
         (["key " * 400], "tokens and the model takes 192: shorten it"),
         (["a", "--document", "minutes=long.txt"], "and the model takes 192: 'minutes' has "),
-        (["a", "--system", "be short"], "--system needs a chat template, and the tokenizer of this model has none: write what it says into the prompt"),
-        (["a", "--system", "be short", "--no-chat"], "--system needs the chat template, which --no-chat turns off: leave one of them out"),
+        (["a", "--system", "be short"], "--system needs a chat template, and the tokenizer of this model has none: put its content into the prompt"),
+        (["a", "--system", "be short", "--no-chat"], "--system needs the chat template, but --no-chat turns it off: leave one of them out"),
         (["a", "-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .html, .json, .csv, .parquet"),
         (["a", "--unit", "document"], "the prompt has no documents: choose another unit, or give it with --document NAME=FILE"),
         (["a", "--unit", "message"], "the prompt has no messages: choose another unit, or give --chat, which needs a chat template"),
-        (["a", "--answer", "the key", "--span", "zebra"], "the span 'zebra' does not stand in the answer ' the key': give a part of it, as written"),
-        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' stands 2 times in the answer: choose one of --span 'the' --occurrence 1, in ' «the» key, the book'; --span 'the' --occurrence 2, in ' the key, «the» book'\n"),
-        (["a", "--answer", "the key", "--span", "key", "--occurrence", "2"], "the span 'key' stands 1 times in the answer, and number 2 was asked for: expected a number from 1 to 1"),
+        (["a", "--answer", "the key", "--span", "zebra"], "the span 'zebra' does not occur in the answer ' the key': give a part of the answer, as written"),
+        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' occurs 2 times in the answer: choose one of --span 'the' --occurrence 1, in ' «the» key, the book'; --span 'the' --occurrence 2, in ' the key, «the» book'\n"),
+        (["a", "--answer", "the key", "--span", "key", "--occurrence", "2"], "the span 'key' occurs 1 times in the answer, so there is no number 2: expected a number from 1 to 1"),
         (["a", "--chat"], "the tokenizer of this model has no chat template, which --chat needs: leave it out"),
     ],
 )  # fmt: skip
@@ -102,12 +102,12 @@ def test_mistakes(
 
 def test_models_that_do_not_write(attnflow: Command, tmp_path: Path) -> None:
     assert attnflow("answer", "a", status=2).err == (
-        "attnflow: the embedded model is a classifier, which writes no text: give --model, the folder or hub id of a "
-        "language model\n"
+        "attnflow: the embedded model is a classifier and writes no text: give the folder or hub id of a language model "
+        "with --model\n"
     )
     folder = model_folder(tmp_path / "m", classifier(), wordpiece())
     assert attnflow("answer", "a", "-m", str(folder), status=2).err == (
-        "attnflow: BertForSequenceClassification writes no text: expected a language model that generates, such as a "
+        "attnflow: BertForSequenceClassification generates no text: expected a language model that generates, such as a "
         "decoder; attnflow show and attnflow compare explain classifiers and masked language models\n"
     )
 
@@ -115,7 +115,7 @@ def test_models_that_do_not_write(attnflow: Command, tmp_path: Path) -> None:
 def test_what_is_handed_to_the_model(
     attnflow: Command, plain: str, chatty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same from the command line, a file and standard input; as a message where there is a template."""
+    """The command line, a file and standard input give the same prompt; with a chat template, it becomes a message."""
     (tmp_path / "prompt.txt").write_text(PROMPT + "\n")
     monkeypatch.setattr(sys, "stdin", io.StringIO(PROMPT + "\n"))
     ways = ([PROMPT], ["--prompt-file", str(tmp_path / "prompt.txt")], ["-"])
@@ -174,17 +174,19 @@ def test_a_number_to_verify(attnflow: Command, plain: str, number: str) -> None:
 
 
 def test_a_unit_that_is_the_whole_prompt_is_not_left_out(attnflow: Command, plain: str, tmp_path: Path) -> None:
-    """The answer is shown nevertheless, as it is without leaving anything out."""
+    """The answer is printed as without --verify."""
     words = ["answer", "the key is rusty", "-m", plain, "--tokens", "3", "--no-chat"]
     note = (
-        "attnflow: --verify left nothing out: one sentence is the whole prompt, and without it nothing would be left to "
-        "answer; give a smaller --unit, or a longer prompt\n"
+        "attnflow: --verify was skipped: the whole prompt is one sentence, and without it there is nothing left to "
+        "answer; give a smaller --unit or a longer prompt\n"
     )
     for more in ([], ["--json"]):
         printed = attnflow(*words, *more, "--verify", "3")
         assert printed.out == attnflow(*words, *more).out != "" and printed.err == note
     page = tmp_path / "answer.html"
-    assert attnflow(*words, "--verify", "3", "-o", str(page)).err == f"{note}wrote {page}\n" and page.exists()
+    answer = f"answer: {json.loads(attnflow(*words, '--json').out)['answer']['text']!r}\n"
+    printed = attnflow(*words, "--verify", "3", "-o", str(page))
+    assert printed.err == f"{note}{answer}wrote {page}\n" and printed.out == "" and page.exists()
     assert attnflow(*words, "--unit", "word", "--verify", "1").err == ""
 
 
@@ -202,7 +204,7 @@ def test_progress_begins_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> N
         assert "writing: 4 of 40 tokens" in screen.getvalue()
         stages("flow", 1, 2_000)
         assert "flow: 1 of 2,000" in screen.getvalue()
-    assert screen.getvalue().endswith("\x1b[2K")  # the line is empty again
+    assert screen.getvalue().endswith("\x1b[2K")  # the line is cleared
     with progress.Stages({}, Console(file=(file := io.StringIO()))) as stages:
         now = 9.0
         stages("writing", 4, 40)
@@ -211,4 +213,4 @@ def test_progress_begins_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_help_tells_how_much_the_model_writes(attnflow: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert f"How many tokens the model writes at most; {TOKENS} by default." in attnflow("answer", "--help").out
+    assert f"Maximum number of tokens that the model writes; by default, {TOKENS}." in attnflow("answer", "--help").out

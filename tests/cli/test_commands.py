@@ -1,4 +1,4 @@
-"""What the commands print and refuse, in the words of a command."""
+"""The output and the errors of the commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import attnflow as af
 torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
 
-from helpers.architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
+from helpers.architectures import LLAMA, POSITIONS, SEQ2SEQ, hf  # noqa: E402
 from helpers.small_models import classifier, model_folder  # noqa: E402
 from helpers.small_tokenizers import byte_level, sentencepiece, wordpiece  # noqa: E402
 
@@ -31,8 +31,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(model_folder(tmp_path_factory.mktemp("models") / "m", classifier(), wordpiece()))
 
 
+@pytest.mark.long
 def test_offline_and_not_in_the_cache(tmp_path: Path) -> None:
-    """In a process of its own: the hub reads its variables once."""
+    """Runs in its own process: the hub reads its variables once."""
     run = subprocess.run(
         [sys.executable, "-m", "attnflow", "show", "the key", "-m", "no-such/model"],
         capture_output=True, text=True, timeout=120, env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
@@ -62,42 +63,42 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
     ("words", "sentence"),
     [
         (["--layer", "L9"], "layer 'L9': expected L1 to L3, last or all"),
-        (["--query", "all"], "query all: a table shows one query; give --json or --output for all of them"),
+        (["--query", "all"], "query all: a table shows one query; use --json or --output for all of them"),
         (["--query", "--5"], "query '--5' is not a token of this text"),
         (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
-        (["--layer", "all"], "layer all: a table shows one layer; give --json or --output for all of them"),
+        (["--layer", "all"], "layer all: a table shows one layer; use --json or --output for all of them"),
         (["--method", "blow"], "method 'blow': expected answer_rows, answer_inputs, raw, rollout, flow, joint_flow, gather, blank-out, gradient, integrated-gradients or shapley"),
-        (["--method", "gather"], "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"),
-        (["--normalize", "rows"], "--normalize goes with --edges: give that too, or leave it out"),
-        (["--edges", "alti", "--answer", "0"], "--answer goes with edges by gradients, and alti are about no answer: leave it out"),
-        (["--edges", "alti", "--method", "gradient"], "method gradient looks at no edges: leave --edges out"),
-        (["--method", "joint_flow", "-o", "x.html"], "the page has no joint_flow: leave --method out, or take it with the terminal, with --json or with other files"),
-        (["--method", "gather", "--edges", "gradient", "-o", "x.html"], "the page has no gather: leave --method out"),
-        (["--method", "answer_rows", "--importance", "none", "-o", "x.html"], "method answer_rows: the page of this text has answer_inputs; leave --method out, or take it with the terminal"),
-        (["--beside", "caf\udce9", "-o", "x.html"], "the text holds bytes that are not UTF-8: decode it with its own encoding first"),
-        (["--edges", "alti", "-o", "x.html"], "the page shows attention itself: --edges go with the terminal, with --json and with other files"),
-        (["--beside", "the keys"], "--beside and --beside-model make a page of two: give -o page.html too, or leave them out"),
+        (["--method", "gather"], "method gather sums gradient edges: give --edges attention-gradient or --edges gradient"),
+        (["--normalize", "rows"], "--normalize needs --edges: add --edges, or leave --normalize out"),
+        (["--edges", "alti", "--answer", "0"], "--answer works with gradient edges, and alti edges do not depend on the answer: leave it out"),
+        (["--edges", "alti", "--method", "gradient"], "method gradient uses no edges: leave --edges out"),
+        (["--method", "joint_flow", "-o", "x.html"], "the page cannot show joint_flow: leave --method out, or use the terminal, --json or another file format"),
+        (["--method", "gather", "--edges", "gradient", "-o", "x.html"], "the page cannot show gather: leave --method out"),
+        (["--method", "answer_rows", "--importance", "none", "-o", "x.html"], "method answer_rows: the page of this text has answer_inputs; leave --method out, or use the terminal"),
+        (["--beside", "caf\udce9", "-o", "x.html"], "the text contains bytes that are not UTF-8: decode it with its own encoding first"),
+        (["--edges", "alti", "-o", "x.html"], "the page shows attention weights: use --edges with the terminal, --json or another file format"),
+        (["--beside", "the keys"], "--beside and --beside-model need a page: add -o page.html, or leave them out"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
-        (["--method", "flow", "--answer", "0"], "--answer goes with answer edges, importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
-        (["--of", "logit"], "--of goes with importance (blank-out, gradient, integrated-gradients, shapley) and with edges by gradients"),
-        (["--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
-        (["--method", "answer_rows", "--query", "key"], "method answer_rows is about the model's answer: --query, --layer, --target, --residual and --receptive-field do not go with it"),
-        (["--method", "answer_inputs", "--layer", "2"], "method answer_inputs is about the model's answer: --query, --layer, --target, --residual and --receptive-field do not go with it"),
-        (["--method", "answer_rows", "--edges", "alti"], "method answer_rows takes answer edges, and alti are others: leave --edges out"),
-        (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is no class of this model: expected one of "),
+        (["--method", "flow", "--answer", "0"], "--answer works with answer edges, importance (blank-out, gradient, integrated-gradients, shapley) and gradient edges"),
+        (["--of", "logit"], "--of works with importance (blank-out, gradient, integrated-gradients, shapley) and gradient edges"),
+        (["--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
+        (["--method", "answer_rows", "--query", "key"], "method answer_rows explains the model's answer: leave out --query, --layer, --target, --residual and --receptive-field"),
+        (["--method", "answer_inputs", "--layer", "2"], "method answer_inputs explains the model's answer: leave out --query, --layer, --target, --residual and --receptive-field"),
+        (["--method", "answer_rows", "--edges", "alti"], "method answer_rows uses answer edges, not alti: leave --edges out"),
+        (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
         (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
-        (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page is about the model's own answer"),
-        (["--method", "blank-out", "--words", "--layer", "2"], "method blank-out is about tokens and the model's answer: --query, --layer, --target and --receptive-field do not go with it"),
-        (["--method", "gradient", "--words"], "method gradient is about tokens and the model's answer: --words, --query"),
-        (["--importance", "full"], "--importance is about what a page has: give -o page.html, or --method blank-out or gradient, which have all tokens; attnflow compare takes it too"),
+        (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page explains the model's own answer"),
+        (["--method", "blank-out", "--words", "--layer", "2"], "method blank-out explains the model's answer by its tokens: leave out --query, --layer, --target and --receptive-field"),
+        (["--method", "gradient", "--words"], "method gradient explains the model's answer by its tokens: leave out --words, --query"),
+        (["--importance", "full"], "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all tokens; attnflow compare has --importance too"),
         (["--importance", "much", "-o", "x.html"], "importance 'much': expected none, fast, full, or a number of seconds for blank-out"),
         (["--residual", "2"], "residual '2': expected a weight between 0 and 1, or measured"),
         (["--residual", "real"], "residual 'real': expected a weight between 0 and 1, or measured"),
         (["--sinks", "drop"], "--sinks 'drop': expected one of 'keep', 'residual'"),
-        (["--method", "raw", "--residual", "measured"], "--residual measured goes with rollout and flow, and not with method raw: leave it out"),
-        (["--method", "gradient", "--sinks", "residual"], "--sinks residual goes with rollout and flow, and not with method gradient: leave it out"),
-        (["--residual", "measured", "-o", "x.html"], "the page computes rollout and flow with one weight for all: --residual measured goes with the terminal"),
+        (["--method", "raw", "--residual", "measured"], "--residual measured works with rollout and flow, not with method raw: leave it out"),
+        (["--method", "gradient", "--sinks", "residual"], "--sinks residual works with rollout and flow, not with method gradient: leave it out"),
+        (["--residual", "measured", "-o", "x.html"], "the page computes rollout and flow with one residual weight: use --residual measured with the terminal"),
         (["--edges", "value-norm", "--sinks", "residual"], "--sinks \"residual\" needs to know which positions are sinks"),
         (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
     ],
@@ -105,6 +106,38 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
 def test_show_with_mistakes(attnflow: Command, model: str, words: list[str], sentence: str) -> None:
     printed = attnflow("show", "the key", "-m", model, *words, status=2)
     assert printed.out == "" and sentence in printed.err and printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "the key"), ("answer", "the key"), ("compare", "the key"), ("similarity", "a key", "the key")]
+)
+def test_files_that_cannot_be_written_are_refused_before_loading(
+    attnflow: Command, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "folder.json"
+    folder.mkdir()
+    for output, sentence in (
+        ("x.doc", "'x.doc' has the extension '.doc': expected one of "),
+        (str(tmp_path / "no" / "x.json"), f"there is no folder {str(tmp_path / 'no')!r}"),
+        (str(folder), "it is a folder; choose another path"),
+    ):
+        printed = attnflow(*words, "-m", str(tmp_path / "no-model"), "-o", output, status=2)
+        assert sentence in printed.err and printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("photo.PNG", "is an image file, but this model reads text: give a text, and for a vision-language model --image"),
+    ("tone.wav", "is a sound file, but this model reads text: give a text, or choose an audio model"),
+])  # fmt: skip
+def test_files_are_not_read_as_words(
+    attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    attnflow("show", name, "-m", model)  # the name of no file
+    attnflow("show", "the key " * 300 + name, "-m", model, "--truncate")
+    Path(name).touch()
+    for command in ("show", "compare"):
+        assert sentence in attnflow(command, name, "-m", model, status=2).err
 
 
 def test_show_puts_two_texts_or_two_models_on_one_page(attnflow: Command, model: str, tmp_path: Path) -> None:
@@ -133,7 +166,7 @@ def test_a_page_of_bytes_that_are_no_text_is_refused_as_the_terminal_refuses_it(
     for more in ([], ["-o", "x.html"]):
         printed = attnflow("show", "\udcff key", "-m", model, *more, status=2)
         assert printed.out == "" and printed.err == (
-            "attnflow: the text holds bytes that are not UTF-8: decode it with its own encoding first\n"
+            "attnflow: the text contains bytes that are not UTF-8: decode it with its own encoding first\n"
         )
 
 
@@ -154,7 +187,7 @@ def test_measured_residual_and_sinks_that_stay(attnflow: Command, model: str) ->
 
 
 def test_messages_name_options(attnflow: Command, tmp_path: Path) -> None:
-    """What is for Python in the library is for the terminal in the command."""
+    """Messages name command-line options instead of Python arguments."""
     path, bare = (
         model_folder(tmp_path / "long", classifier(), wordpiece()),
         model_folder(tmp_path / "bare", classifier()),
@@ -162,15 +195,32 @@ def test_messages_name_options(attnflow: Command, tmp_path: Path) -> None:
     for words, sentence in (
         (("key " * 40, "-m", str(path)), "shorten it, split it, or give --truncate to keep the first 32 tokens"),
         (("the key", "-m", str(bare)), "has no tokenizer: save it into its folder too"),
-        (("the key", "--device", "moon"), "--device 'moon' is not here"),
+        (("the key", "--device", "moon"), "--device 'moon' is not available"),
         (("the key", "--dtype", "float3"), "--dtype 'float3': expected one of"),
     ):
         assert sentence in attnflow("show", *words, status=2).err
     torch.save(classifier().state_dict(), path / "pytorch_model.bin")
     (path / "model.safetensors").unlink()
     printed = attnflow("show", "the key", "-m", str(path), status=2)
-    assert "convert it, or give --no-safetensors to read its PyTorch files" in printed.err
-    assert attnflow("show", "the key", "-m", str(path), "--no-safetensors").out
+    assert "convert it, or give --allow-pickle to read its PyTorch files" in printed.err
+    assert attnflow("show", "the key", "-m", str(path), "--allow-pickle").out
+
+
+def test_show_families_of_decoders(attnflow: Command, tmp_path: Path) -> None:
+    """Chunked attention is shown; a hybrid is refused with the methods that work, and those do."""
+    tokenizer = byte_level()
+    sizes = {**LLAMA, "vocab_size": len(tokenizer), "num_hidden_layers": 4, "head_dim": 8}
+    llama = hf("Llama4ForCausalLM", **sizes, intermediate_size_mlp=48, num_local_experts=4, attention_chunk_size=4)
+    lfm = hf("Lfm2ForCausalLM", **sizes, layer_types=["conv", "full_attention"] * 2, block_multiple_of=16)
+    chunked, hybrid = (
+        str(model_folder(tmp_path / name, build(), tokenizer)) for name, build in (("llama4", llama), ("lfm2", lfm))
+    )
+    assert "answer_rows" in attnflow("show", "the keys to", "-m", chunked).out
+    refusal = attnflow("show", "the keys to", "-m", hybrid, status=2).err
+    assert "L1, L3 (Lfm2ShortConv) mix positions without attention" in refusal
+    assert refusal.strip().endswith("attnflow show --method blank-out and --method gradient need no attention")
+    for method in ("blank-out", "gradient"):
+        assert method in attnflow("show", "the keys to", "-m", hybrid, "--method", method).out
 
 
 def test_show_importance_of_an_answer(attnflow: Command, model: str) -> None:
@@ -206,7 +256,7 @@ def test_a_page_has_as_much_importance_as_somebody_wants(attnflow: Command, mode
 
 
 def test_show_begins_with_answer_edges(attnflow: Command, model: str, tmp_path: Path) -> None:
-    """Of the class that the model says, or that a user names; rollout where an option is about a hidden state."""
+    """They explain the predicted class or the one given; options about a hidden state lead to rollout."""
     loaded = af.load(model)
     text = "the unbelievable key"
     result = json.loads(attnflow("show", text, "-m", model, "--json").out)
@@ -225,7 +275,7 @@ def test_show_begins_with_answer_edges(attnflow: Command, model: str, tmp_path: 
     explained = expected.provenance["answer"]["name"]
     shown = " ".join(attnflow("show", text, "-m", model).out.split())
     assert f"answer_inputs (signed shares) · explains {explained!r} " in shown
-    assert min(result["values"][0][0]) < 0 and f"speak against {explained!r}" in shown
+    assert min(result["values"][0][0]) < 0 and f"count against {explained!r}" in shown
     read = json.loads(attnflow("show", text, "-m", model, "--method", "answer_rows", "--json").out)
     rows = loaded.trace(text, edges="answer").answer_rows()
     assert read["method"] == "answer_rows" and np.allclose(read["values"], rows.values, atol=1e-6)
@@ -244,12 +294,12 @@ def test_show_says_where_there_are_no_answer_edges(attnflow: Command, tmp_path: 
     printed = attnflow("show", "the key", "-m", folder, "--json")
     assert json.loads(printed.out)["method"] == "rollout"
     assert printed.err == (
-        "attnflow: this is rollout, because there are no answer edges: answer edges are about an answer, and Model('bare', "
+        "attnflow: showing rollout, because there are no answer edges: answer edges explain an answer, but Model('bare', "
         "BertModel) has no head, so it answers nothing: expected a classifier or a language model\n"
     )
     refused = attnflow("show", "the key", "-m", folder, "--method", "answer_rows", status=2)
-    assert refused.out == "" and refused.err.startswith("attnflow: answer edges are about an answer, and ")
-    assert attnflow("show", " ", "-m", folder, status=2).err.count("\n") == 1  # no note in front of the mistake
+    assert refused.out == "" and refused.err.startswith("attnflow: answer edges explain an answer, but ")
+    assert attnflow("show", " ", "-m", folder, status=2).err.count("\n") == 1  # no note before the error
 
 
 def test_show_of_an_encoder_decoder_is_rollout(attnflow: Command, tmp_path: Path) -> None:
@@ -258,15 +308,15 @@ def test_show_of_an_encoder_decoder_is_rollout(attnflow: Command, tmp_path: Path
     folder = str(model_folder(tmp_path / "bart", build(), tokenizer))
     printed = attnflow("show", "The key", "-m", folder, "--json")
     assert json.loads(printed.out)["method"] == "rollout" and printed.err == (
-        "attnflow: this is rollout, because there are no answer edges: Model('bart', BartForConditionalGeneration) reads a "
-        "text and writes another, which attnflow answer explains\n"
+        "attnflow: showing rollout, because there are no answer edges: Model('bart', BartForConditionalGeneration) is an "
+        "encoder-decoder: attnflow answer explains the text that it writes\n"
     )
     given = attnflow("show", "The key", "-m", folder, "--target", "the cabinets", "--json")
     assert json.loads(given.out)["method"] == "rollout" and given.err == ""
 
 
 def test_a_decoder_shows_its_next_token(attnflow: Command, tmp_path: Path) -> None:
-    """And no sink: the first token is left out."""
+    """The first token, a sink, is left out."""
     tokenizer = byte_level()
     decoder = hf("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer))()
     folder = str(model_folder(tmp_path / "decoder", decoder, tokenizer))

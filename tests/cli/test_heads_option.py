@@ -1,4 +1,4 @@
-"""`attnflow show --heads`, against the trace of the embedded model."""
+"""`attnflow show --heads`, compared with the trace of the embedded model."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_what_each_head_gives_most_to(attnflow: Any, trace: af.Trace) -> None:
     amounts = [row["weight"] for row in found["heads"]]
     assert amounts == sorted(amounts, reverse=True)
     lines = attnflow("show", TEXT, "--heads", "all").out.splitlines()
-    assert lines[0] == "what each head gives most to, for '[CLS]'" and len(lines) == 14
-    assert lines[-1] == "and 36 more; --json has all of them"
+    assert lines[0] == "the token that each head attends to most, for the query '[CLS]'" and len(lines) == 14
+    assert lines[-1] == "and 36 more; --json prints all of them"
 
 
 @pytest.mark.parametrize(("given", "alignment"), [("previous", "previous"), ("4-1, 5-key", [(4, 1), (5, "key")])])
@@ -60,20 +60,23 @@ def test_heads_are_ranked_by_an_alignment(attnflow: Any, trace: af.Trace, given:
     [
         (
             ["--heads", "some"],
-            "heads 'some': expected a head such as L3.5, all, one of previous, next, self, first, same, induction, or pairs "
+            "--heads 'some': expected a head such as L3.5, all, one of previous, next, self, first, same, induction, or pairs "
             "of query and key such as 4-1,5-2",
         ),
         (
             ["--heads", "L0.1"],
-            "heads 'L0.1': layers and heads count from 1, so the first head of the first layer is L1.1",
+            "--heads 'L0.1': layers and heads are counted from 1, so the first head of the first layer is L1.1",
         ),
-        (["--heads", "L1.0"], "heads 'L1.0': layers and heads count from 1"),
-        (["--heads", "L7.1"], "heads 'L7.1': expected L1.1 to L6.8"),
-        (["--heads", "4-"], "heads '4-': expected a head such as L3.5"),
+        (["--heads", "L1.0"], "--heads 'L1.0': layers and heads are counted from 1"),
+        (["--heads", "L7.1"], "--heads 'L7.1': expected L1.1 to L6.8"),
+        (["--heads", "4-"], "--heads '4-': expected a head such as L3.5"),
         (["--heads", "4-door"], "key 'door' is not a token of this text"),
-        (["--heads", "all", "--method", "flow"], "--method does not go with --heads, which shows attention as it is"),
-        (["--heads", "L1.1", "--layer", "L1"], "--layer does not go with --heads"),
-        (["--heads", "previous", "-o", "x.csv"], "--output goes with one head, such as --heads L3.5"),
+        (
+            ["--heads", "all", "--method", "flow"],
+            "--method cannot be combined with --heads, which shows attention weights unchanged",
+        ),
+        (["--heads", "L1.1", "--layer", "L1"], "--layer cannot be combined with --heads"),
+        (["--heads", "previous", "-o", "x.csv"], "--output needs a single head, such as --heads L3.5"),
     ],
 )
 def test_mistakes_are_told(attnflow: Any, words: list[str], sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""A corpus job: what it finds is what traces say, nothing is lost, and whoever stops it may go on."""
+"""A corpus job: its results match traces, nothing is lost, and it can be resumed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def contents(output: Path) -> dict[str, bytes]:
 )
 def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any], tmp_path: Path) -> None:
     wrapped = model()
-    texts = TEXTS[2:4] if model is t5 else TEXTS  # it writes 64 tokens of its own for each
+    texts = TEXTS[2:4] if model is t5 else TEXTS  # it generates 64 tokens for each
     told = explain_corpus(
         write(tmp_path / "texts.txt", texts), tmp_path / "out", wrapped, truncate=True, shard_texts=3,
         batch_tokens=40, **{"methods": METHODS, "layers": "all", **options},
@@ -159,9 +159,9 @@ def test_a_text_that_fails_is_a_row_with_its_error(embedded: Any, tmp_path: Path
     ]  # fmt: skip
     assert [row["message"] for row in found][3:7] == [
         "the text '' is empty: expected at least one word",
-        "some.jsonl, line 5: the column 'text' holds 3; expected text",
-        "some.jsonl, line 6: not JSON (Expecting value); expected one object a line",
-        "there is no text: expected at least one word",
+        "some.jsonl, line 5: the column 'text' contains 3; expected text",
+        "some.jsonl, line 6: not JSON (Expecting value); expected one object per line",
+        "the text is empty: expected at least one word",
     ]
     assert found[7]["text"] == "\\ud800"
     assert told["errors"] == {"empty": 2, "encoding": 1, "query": 2, "too long": 1, "unreadable": 2}
@@ -183,11 +183,11 @@ def test_a_model_that_fails_on_a_text_harms_no_other(tmp_path: Path, monkeypatch
     explain_corpus(write(tmp_path / "t.txt", TEXTS[:3]), tmp_path / "out", model)
     found = rows(tmp_path / "out")
     assert [row["error"] for row in found] == [None, "model", None]
-    assert found[1]["message"].startswith("the model does not run on this input (RuntimeError: out of memory)")
+    assert found[1]["message"].startswith("the model fails on this input (RuntimeError: out of memory)")
 
 
 class Panic(BaseException):
-    """As pyo3's PanicException, which is no Exception."""
+    """Like pyo3's PanicException, which does not derive from Exception."""
 
 
 @pytest.mark.parametrize("panic", [Panic, KeyboardInterrupt])
@@ -209,8 +209,8 @@ def test_a_tokenizer_that_panics_on_a_text_harms_no_other(panic: Any, tmp_path: 
     assert explain_corpus(given, tmp_path / "out", model)["errors"] == {"tokenizer": 1}
     found = rows(tmp_path / "out")
     assert [row["error"] for row in found] == [None, "tokenizer", None]
-    assert found[1]["message"] == ("the tokenizer does not take this text (Panic: in Rust): shorten it, or split it")
-    with pytest.raises(InputError, match="the tokenizer does not take this text"):
+    assert found[1]["message"] == ("the tokenizer does not accept this text (Panic: in Rust): shorten it, or split it")
+    with pytest.raises(InputError, match="the tokenizer does not accept this text"):
         model.trace("nobody is able")
 
 
@@ -232,6 +232,7 @@ def test_whatever_a_text_throws_is_a_row(where: str, tmp_path: Path, monkeypatch
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_word_of_ten_megabytes_is_a_row(embedded: Any, tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", [TEXTS[0], "a" * 10_000_000, TEXTS[2]])
     explain_corpus(given, tmp_path / "out", embedded)
@@ -240,13 +241,13 @@ def test_a_word_of_ten_megabytes_is_a_row(embedded: Any, tmp_path: Path) -> None
     assert found[1]["message"] == (
         "the text has 10,000,000 characters and the model takes 64 tokens: shorten it, or split it"
     )
-    # which the tokenizer sees if it is to be cut, and panics
+    # To cut the text, the tokenizer has to read it, and panics.
     assert explain_corpus(given, tmp_path / "cut", embedded, truncate=True)["errors"] == {"tokenizer": 1}
 
 
 @pytest.mark.parametrize("methods", [("rollout", "raw"), ("flow", "raw", "rollout"), ("flow", "rollout")])
 def test_scores_stand_under_their_own_names(methods: tuple[str, ...], tmp_path: Path) -> None:
-    """In whatever order the methods are asked for."""
+    """The order of the methods does not matter."""
     model = bert()
     given = write(tmp_path / "t.txt", [TEXTS[0], TEXTS[2]])
     corpus = open_corpus(given)
@@ -275,7 +276,7 @@ def test_long_texts_run_together_where_no_matrix_is_made() -> None:
 
 def test_a_model_that_needs_matrices_is_refused_at_once(tmp_path: Path) -> None:
     told = refused(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", t5(), memory="linear")
-    assert told == 'memory="linear" is for texts and models with one stack; trace this one with memory="graph"'
+    assert told == 'memory="linear" supports texts and models with one stack; trace this one with memory="graph"'
     assert not (tmp_path / "out").exists()
 
 
@@ -293,7 +294,7 @@ def test_one_schema_for_every_reader(embedded: Any, tmp_path: Path) -> None:
     explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", embedded, methods=METHODS, shard_texts=2)
     parts = sorted((tmp_path / "out").glob("*.parquet"))
     wanted = schema(["raw_L6", "rollout_L6", "flow_L6"])
-    assert len(parts) == 4 and all(pq.read_schema(part) == wanted for part in parts)  # a part of errors alone, too
+    assert len(parts) == 4 and all(pq.read_schema(part) == wanted for part in parts)  # one has only errors
     expected = rows(tmp_path / "out")
     pandas = pytest.importorskip("pandas", reason="pandas is not installed").read_parquet(tmp_path / "out")
     assert pandas["id"].tolist() == [row["id"] for row in expected] == [f"t.txt:{i + 1}" for i in range(8)]
@@ -315,7 +316,7 @@ class Stopped(Exception):
 
 
 def stopped_after(count: int, monkeypatch: Any) -> None:
-    """A job that is cut off when it has written so many parts, and before the manifest says so."""
+    """Stop a job after `count` parts, before the manifest records the next one."""
     real = clerk.write_shard
 
     def write(*args: Any) -> Any:
@@ -368,25 +369,25 @@ def test_what_is_there_is_never_overwritten_by_another_job(embedded: Any, tmp_pa
     explain_corpus(given, out, embedded)
     before = contents(out)
     assert refused(given, out, embedded) == (
-        f"the folder {str(out)!r} holds a job that is finished: give resume=True to check it, or another folder"
+        f"the folder {str(out)!r} contains a job that is finished: give resume=True to check it, or give another folder"
     )
     assert refused(given, out, embedded, methods=["flow"], residual=0.25, resume=True) == (
-        f"the folder {str(out)!r} holds a job of other settings (methods rollout, now flow; residual 0.5, now 0.25): "
-        "give the same, or another folder"
+        f"the folder {str(out)!r} contains a job with different settings (methods rollout, now flow; residual 0.5, "
+        "now 0.25): give the same settings, or another folder"
     )
     assert "(part_texts 1024, now 2)" in refused(given, out, embedded, shard_texts=2, resume=True)
     assert refused(given, out, bert(), resume=True).startswith(
-        f"the folder {str(out)!r} holds a job of other settings (class "
+        f"the folder {str(out)!r} contains a job with different settings (class "
     )
     write(given, [*TEXTS[:2], "another book", *TEXTS[3:]])
     assert refused(given, out, embedded, resume=True) == (
-        f"the texts of shard 0 of {str(out)!r} are others than when it was made: the input has changed since; give another folder"
+        f"the texts of shard 0 of {str(out)!r} have changed since it was written: give another folder"
     )
     assert contents(out) == before
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "_manifest.jsonl").write_text('{"a": 1}\n')
     assert refused(given, tmp_path / "other", embedded, resume=True) == (
-        f"{str(tmp_path / 'other' / '_manifest.jsonl')!r} is no manifest of a corpus: give another folder"
+        f"{str(tmp_path / 'other' / '_manifest.jsonl')!r} is not the manifest of a corpus job: give another folder"
     )
 
 
@@ -394,17 +395,20 @@ def test_other_columns_are_another_job(embedded: Any, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text,name\nthe key,a\n")
     explain_corpus(tmp_path / "t.csv", tmp_path / "out", embedded)
     assert refused(tmp_path / "t.csv", tmp_path / "out", embedded, id="name", resume=True) == (
-        f"the folder {str(tmp_path / 'out')!r} holds a job of other settings (id None, now name): give the same, or another folder"
+        f"the folder {str(tmp_path / 'out')!r} contains a job with different settings (id None, now name): give the "
+        "same settings, or another folder"
     )
     assert refused(["the key"], tmp_path / "out") == (
-        "the input is a list: expected the path of a file or folder with the texts"
+        "the input is a list: expected the path of a file or folder with texts"
     )
 
 
 def test_a_first_shard_of_failures_alone_is_said_at_once(embedded: Any, tmp_path: Path, capsys: Any) -> None:
     given = write(tmp_path / "t.txt", TEXTS[:2] * 2)
     explain_corpus(given, tmp_path / "out", embedded, query="zebra", shard_texts=2)
-    assert capsys.readouterr().err == "all 2 texts of the first shard failed (query): see its messages\n"
+    assert capsys.readouterr().err == "all 2 texts of the first shard failed (query): see its column message\n"
+    explain_corpus(given, tmp_path / "one", embedded, query="zebra", shard_texts=1)
+    assert capsys.readouterr().err == "the only text of the first shard failed (query): see its column message\n"
 
 
 def test_nothing_of_others_is_written_over_or_taken_over(embedded: Any, tmp_path: Path) -> None:
@@ -413,21 +417,25 @@ def test_nothing_of_others_is_written_over_or_taken_over(embedded: Any, tmp_path
     pq.write_table(pa.table({"text": TEXTS[:3]}), given)
     before = given.read_bytes()
     assert refused(given, given.parent, embedded) == (
-        f"the input 'part-000000.parquet' lies in the output {str(given.parent)!r}, which would write over it: give another folder"
+        f"the input 'part-000000.parquet' is inside the output {str(given.parent)!r}, which would overwrite it: give "
+        "another folder"
     )
     text = write(tmp_path / "t.txt", TEXTS)
-    told = f"the folder {str(given.parent)!r} holds part-000000.parquet, which is not of this job: give another folder, or remove it"
+    told = (
+        f"the folder {str(given.parent)!r} contains part-000000.parquet, which does not belong to this job: give "
+        "another folder, or remove the file"
+    )
     assert refused(text, given.parent, embedded) == told and given.read_bytes() == before
     assert [path.name for path in given.parent.iterdir()] == [given.name]
     explain_corpus(text, tmp_path / "out", embedded)
     shutil.copy(given, tmp_path / "out" / "part-000007.parquet")
-    assert "holds part-000007.parquet, which is not of this job" in refused(
+    assert "contains part-000007.parquet, which does not belong to this job" in refused(
         text, tmp_path / "out", embedded, resume=True
     )
     pipe = tmp_path / "pipe"
     pipe.mkdir()
     os.mkfifo(pipe / "_manifest.jsonl")
-    assert refused(text, pipe, embedded) == f"{str(pipe / '_manifest.jsonl')!r} is no file: give another folder"
+    assert refused(text, pipe, embedded) == f"{str(pipe / '_manifest.jsonl')!r} is not a file: give another folder"
 
 
 @pytest.mark.parametrize("options", [{}, {"methods": METHODS}, {"words": True}])
@@ -439,15 +447,31 @@ def test_attention_that_is_not_finite_is_an_error_of_its_text(options: dict[str,
     explain_corpus(write(tmp_path / "t.txt", TEXTS[:3]), tmp_path / "out", model, **options)
     assert [(row["error"], row["message"]) for row in rows(tmp_path / "out")] == [
         (None, None),
-        ("model", "the model's attention is not finite on this text: another dtype may help"),
+        (
+            "model",
+            "the model's attention or answer is not finite on this text: check its weights, or load it in another dtype",
+        ),
         (None, None),
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"methods": METHODS}, {"words": True}])
+def test_an_answer_that_is_no_number_is_an_error_of_its_text(options: dict[str, Any], tmp_path: Path) -> None:
+    model = bert()
+    explain.checked(model)
+    with torch.no_grad():
+        model.model.classifier.bias[0] = np.nan
+    explain_corpus(write(tmp_path / "t.txt", TEXTS[:2]), tmp_path / "out", model, **options)
+    assert [row["error"] for row in rows(tmp_path / "out")] == ["model"] * 2
+    with pytest.raises(af.InputError, match="the model's attention or answer is not finite on this text"):
+        model.trace(TEXTS[0])
 
 
 def test_an_output_inside_the_input_would_be_read(embedded: Any, tmp_path: Path) -> None:
     write(tmp_path / "t.txt", TEXTS)
     assert refused(tmp_path, tmp_path / "out", embedded) == (
-        f"the output {str(tmp_path / 'out')!r} lies in the input {str(tmp_path)!r}, and would be read as a part of it: give a folder outside"
+        f"the output {str(tmp_path / 'out')!r} is inside the input {str(tmp_path)!r} and would be read as part of "
+        "the input: give a folder outside"
     )
 
 
@@ -456,7 +480,7 @@ def test_a_first_line_that_is_half_there_is_written_again(embedded: Any, tmp_pat
     explain_corpus(given, tmp_path / "out", embedded)
     expected = contents(tmp_path / "out")
     for size in (0, 5, 40):
-        (tmp_path / "out" / "part-000000.parquet").unlink()  # there is none before that line is on the disk
+        (tmp_path / "out" / "part-000000.parquet").unlink()  # no part is written before the first line is on disk
         (tmp_path / "out" / "_manifest.jsonl").write_bytes(expected["_manifest.jsonl"][:size])
         explain_corpus(given, tmp_path / "out", embedded, resume=True)
         assert contents(tmp_path / "out") == expected
@@ -492,8 +516,8 @@ def test_a_full_disk_is_said_and_what_is_finished_stays(embedded: Any, tmp_path:
         with pytest.raises(JobError) as e:
             explain_corpus(given, out, embedded, shard_texts=2)
     assert str(e.value) == (
-        f"cannot write {str(out / 'part-000002.parquet')!r}: No space left on device; what is finished stays valid: make "
-        "room, and run the same again with resume=True"
+        f"cannot write {str(out / 'part-000002.parquet')!r}: No space left on device; finished shards stay valid: "
+        "make room, and run the same again with resume=True"
     )
     assert [path.name for path in sorted(out.iterdir())] == [
         "_manifest.jsonl",
@@ -507,42 +531,48 @@ def test_a_full_disk_is_said_and_what_is_finished_stays(embedded: Any, tmp_path:
 def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
     assert refused(given, given, embedded) == f"the output {str(given)!r} is a file: give a folder"
-    assert refused(given, given / "below", embedded).startswith(f"cannot make the folder {str(given / 'below')!r}: ")
+    assert refused(given, given / "below", embedded).startswith(f"cannot create the folder {str(given / 'below')!r}: ")
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"methods": ["rolout"]}, f"method 'rolout': expected some of {KNOWN}, with commas between them"),
+        ({"methods": ["rolout"]}, f"method 'rolout': expected some of {KNOWN}, separated by commas"),
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
         ({"layers": []}, "layers=[]: expected at least one, from 0 to 5"),
         ({"memory": "disk"}, 'memory=\'disk\': expected "graph" or "linear"'),
         (
             {"memory": "linear", "methods": "flow,raw"},
-            "method 'flow' needs matrices, which memory=\"linear\" never makes: leave one of them out",
+            "method 'flow' needs matrices, which memory=\"linear\" never builds: leave one of them out",
         ),
         (
             {"memory": "linear", "receptive_field": "layer"},
-            "receptive_field='layer' needs matrices, which memory=\"linear\" never makes: leave one of them out",
+            "receptive_field='layer' needs matrices, which memory=\"linear\" never builds: leave one of them out",
         ),
         (
             {"memory": "linear", "words": True},
-            'words=True needs matrices, which memory="linear" never makes: leave one of them out',
+            'words=True needs matrices, which memory="linear" never builds: leave one of them out',
         ),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
-        ({"workers": 2}, "workers=2 goes with ray=True: give that too"),
-        ({"processes": True}, "processes=True: expected a whole number from 0"),
-        ({"processes": -1}, "processes=-1: expected a whole number from 0"),
+        ({"workers": 2}, "workers=2 requires ray=True: give that too"),
+        ({"processes": True}, "processes=True: expected a whole number, 0 or more"),
+        ({"processes": -1}, "processes=-1: expected a whole number, 0 or more"),
         (
             {"processes": 2, "words": True},
-            "processes=2 goes with jobs that explain many texts at once, and this one goes text by text: leave it out",
+            (
+                "processes=2 works only for jobs that explain many texts at once, and this job explains one text at a "
+                "time: leave it out"
+            ),
         ),
-        ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 goes with ray=True: give that too"),
-        ({"ray_address": "x"}, "ray_address='x' goes with ray=True: give that too"),
-        ({"device": "cpu"}, "device: expected nothing of the kind with a model that is loaded already"),
-        ({"methods": "flow,raws"}, f"method 'raws': expected some of {KNOWN}, with commas between them"),
-        ({"ray": True}, "on Ray each worker loads its own model: give a folder or a hub id"),
+        ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 requires ray=True: give that too"),
+        ({"ray_address": "x"}, "ray_address='x' requires ray=True: give that too"),
+        ({"device": "cpu"}, "device has no effect on a model that is already loaded: leave it out"),
+        ({"methods": "flow,raws"}, f"method 'raws': expected some of {KNOWN}, separated by commas"),
+        (
+            {"ray": True},
+            "every worker on Ray loads the model itself: give a folder or a hub id instead of a loaded model",
+        ),
     ],
 )
 def test_mistakes(embedded: Any, tmp_path: Path, options: dict[str, Any], told: str) -> None:
@@ -554,10 +584,11 @@ def test_a_model_of_pictures_takes_no_texts(tmp_path: Path) -> None:
     config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
     model = af.wrap(transformers.ViTModel(config), name="small-vit")
     assert refused(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", model) == (
-        "Model('small-vit', ViTModel) takes no text: a corpus is of texts, and needs a model with a tokenizer"
+        "Model('small-vit', ViTModel) takes no text: a corpus job needs a model with a tokenizer"
     )
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
     words = [
@@ -580,13 +611,13 @@ def test_the_command(tmp_path: Path) -> None:
         "error, empty: 1",
         "error, encoding: 1",
         "error, too long: 1",
-        "why, for each: the columns error and message of its row",
+        "the columns error and message of each failed row say why",
     ]
     last = json.loads(done.stderr.splitlines()[-1])
     assert (last["texts"], last["of"], last["tokens"], last["errors"], last["seconds_left"]) == (8, 8, 40, 3, 0.0)
     again = CliRunner().invoke(app, [*words, "--resume", "--json"])
     assert again.exit_code == 3 and json.loads(again.stdout)["resumed"] == 8
-    assert again.stderr == ""  # no terminal, no progress
+    assert again.stderr == ""  # no progress without a terminal
     fine = CliRunner().invoke(app, ["corpus", "run", str(write(given, TEXTS[:3])), str(tmp_path / "fine"), "--json"])
     assert fine.exit_code == 0 and json.loads(fine.stdout)["errors"] == {}
     linear = CliRunner().invoke(app, ["corpus", "run", str(given), str(tmp_path / "linear"), "--memory", "linear"])
@@ -600,8 +631,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert " run " in group and " report " in group
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """What is alive of texts, at any time, is what a few parts hold."""
+    """Only the texts of a few parts are in memory at any time."""
     alive, most = 0, 0
     lock = threading.Lock()
     made, given_up = clerk.Clerk.sheet, clerk.Clerk.write
@@ -636,7 +668,7 @@ def test_shards_hold_fewer_texts_where_these_are_long(tmp_path: Path) -> None:
     assert len(corpus_job.planned(given, every, None, 4096)) == 40
     token = explain.Options(METHODS, (0, 1, 2, 3, 4, 5), query="the")
     assert len(corpus_job.planned(given, token, None, 4096)) == 40
-    assert len(corpus_job.planned(given, every, 128, 4096)) == 1  # of which the model takes no more
+    assert len(corpus_job.planned(given, every, 128, 4096)) == 1  # the model takes no more than 128 tokens
 
 
 def test_the_lines_of_the_manifest(embedded: Any, tmp_path: Path) -> None:
@@ -669,7 +701,7 @@ def test_pairs(tmp_path: Path) -> None:
 
 
 def test_flows_are_solved_while_the_model_runs_on(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """No flow is solved here before the model has begun with the last batch."""
+    """Here flows wait until the model has started the last batch."""
     last, waited, real, run = threading.Event(), [], stacked.batch_flows, embedded.run_tensors
     begun = 0
 

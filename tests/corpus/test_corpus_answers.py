@@ -1,4 +1,4 @@
-"""Answers of language models in a corpus job: what each prompt's answer rests on, by token or sentence, of all or a part."""
+"""Answers of language models in a corpus job: the sources of each answer, by token or sentence, of all or a part."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_answers_of_a_column_and_parts_of_them(tmp_path: Path) -> None:
         source, tmp_path / "third", model, answers=True, answer="the book", span="key", methods="answer_rows"
     )
     assert rows(tmp_path / "third")[0]["message"] == (
-        "the span 'key' does not stand in the answer ' the book': give a part of it, as written"
+        "the span 'key' does not occur in the answer ' the book': give a part of the answer, as written"
     )
 
 
@@ -205,20 +205,22 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"query": "key"}, "query='key' does not go with answers=True: leave one of them out"),
-        ({"words": True}, "words=True does not go with answers=True: leave one of them out"),
-        ({"truncate": True}, "truncate=True does not go with answers=True: leave one of them out"),
-        ({"memory": "linear"}, "memory='linear' does not go with answers=True: leave one of them out"),
-        ({"pair": "b"}, "pair='b' does not go with answers=True: leave one of them out"),
+        ({"query": "key"}, "query='key' does not work with answers=True: leave one of them out"),
+        ({"words": True}, "words=True does not work with answers=True: leave one of them out"),
+        ({"truncate": True}, "truncate=True does not work with answers=True: leave one of them out"),
+        ({"memory": "linear"}, "memory='linear' does not work with answers=True: leave one of them out"),
+        ({"pair": "b"}, "pair='b' does not work with answers=True: leave one of them out"),
         ({"unit": "page"}, "unit='page': expected one of token, word, sentence, paragraph"),
-        ({"span": " "}, "span=' ' is an empty text: expected a part of the answers, as written there"),
-        ({"occurrence": 2}, "occurrence=2 goes with span=, and counts from 1: give both, or leave it out"),
+        ({"span": " "}, "span=' ' is empty: expected a part of the answers, as it is written there"),
+        ({"occurrence": 2}, "occurrence=2 requires span= and counts from 1: give both, or leave it out"),
         ({"max_new_tokens": 0}, "max_new_tokens=0: expected an int of at least 1"),
-        ({"answer": "no", "max_new_tokens": 3}, "max_new_tokens=3 says how much the model writes, and answer='no' is written already: leave one of them out"),
-        ({"methods": "joint_flow"}, "method 'joint_flow': expected some of answer_rows, fading, combined, raw, rollout, flow, gather, columns, with commas between them"),
-        ({"methods": "gather", "edges": "alti"}, "method 'gather' adds up edges by gradients, and edges='alti' are about no answer: leave edges out, or give those of an answer"),
-        ({"methods": "fading", "layers": "L1"}, "layers='L1' goes with raw, rollout, flow, and not with fading: leave it out"),
-        ({"sinks": "residual"}, "sinks='residual' goes with raw, rollout, flow, and not with the method that is chosen without methods=: leave it out"),
+        ({"answer": "no", "max_new_tokens": 3}, "max_new_tokens=3 limits what the model writes, but answer='no' already gives the answer: leave one of them out"),
+        ({"methods": "joint_flow"}, ("method 'joint_flow': expected some of answer_rows, fading, combined, raw, rollout, flow, gather, columns, "
+    "separated by commas")),
+        ({"methods": "gather", "edges": "alti"}, ("method 'gather' adds up edges by gradients, and edges='alti' are not about an answer: leave edges out, or give "
+    "those of an answer")),
+        ({"methods": "fading", "layers": "L1"}, "layers='L1' applies to raw, rollout, flow, not to fading: leave it out"),
+        ({"sinks": "residual"}, "sinks='residual' applies to raw, rollout, flow, not to the default method: leave it out"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_with_answers(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -228,7 +230,7 @@ def test_what_does_not_go_with_answers(options: dict[str, Any], sentence: str, t
 
 def test_a_model_that_writes_nothing_is_refused_at_once(tmp_path: Path) -> None:
     message = refused(write(tmp_path / "p.jsonl"), tmp_path / "out", bert("BertForMaskedLM"), answers=True)
-    assert message.startswith("BertForMaskedLM writes no text") and not (tmp_path / "out").exists()
+    assert message.startswith("BertForMaskedLM generates no text") and not (tmp_path / "out").exists()
 
 
 def test_the_command_and_the_report_of_answers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A corpus job on a GPU: the rows of the job on a CPU, by every method that explains a batch at once."""
+"""A corpus job on a GPU: the same rows as on a CPU, for every method that explains a batch at once."""
 
 from __future__ import annotations
 

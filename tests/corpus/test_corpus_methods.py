@@ -1,4 +1,4 @@
-"""Every method of a text in a corpus job: a row has what Python gives for its text, and what fails is a row or a sentence."""
+"""Every text method in a corpus job: rows match what Python gives, and failures become rows or errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def refused(*args: Any, **options: Any) -> str:
 
 
 def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> Any:
-    """What Python gives for one text by itself."""
+    """Return what Python gives for one text alone."""
     label = options.get("answer")
     if method in IMPORTANCE:
         more = {"of": options["of"]} if "of" in options else {}
@@ -114,7 +114,7 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
 def test_texts_at_once_have_the_rows_of_texts_one_by_one(
     model: Any, methods: str, options: dict[str, Any], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """All columns: labels, predictions, the answer, what is explained and where it comes from."""
+    """Compares all columns: labels, predictions, the answer, the scores and their provenance."""
     wrapped = model()
     mark = " [MASK]" if model is masked else ""
     source = write(tmp_path / "t.txt", [text + mark if text else text for text in TEXTS])
@@ -195,7 +195,7 @@ def test_a_row_has_what_python_gives_for_its_text(
 
 
 def test_each_row_may_name_its_answer(tmp_path: Path) -> None:
-    """By the name of a class or by its number; a row that names none of the model's has failed, and its neighbours not."""
+    """A row names a class or its number; an unknown class fails only its own row."""
     model = bert()
     table = [{"text": TEXTS[0], "gold": "yes"}, {"text": TEXTS[2], "gold": 0}, {"text": TEXTS[4], "gold": "maybe"}]
     source = table_of(tmp_path / "t.jsonl", [*table, {"text": TEXTS[0]}, {"text": "", "gold": 1}])
@@ -207,11 +207,11 @@ def test_each_row_may_name_its_answer(tmp_path: Path) -> None:
         np.testing.assert_allclose(row["gradient"], model.gradient(text, label).values[0], atol=1e-6)
         trace = model.trace(text, edges="answer", answer=label)
         np.testing.assert_allclose(row["answer_rows"], trace.answer_rows().values[0], atol=1e-6)
-    assert third["message"] == "answer='maybe' is no class of this model: expected one of 'no', 'yes'"
+    assert third["message"] == "answer='maybe' is not a class of this model: expected one of 'no', 'yes'"
     assert fourth["message"] == "the column 'gold' has no answer for this text: expected one"
     assert json.loads(first["provenance"])["answer_column"] == "gold"
     table_of(source, [{"text": TEXTS[0], "gold": "no"}, *table[1:], {"text": TEXTS[0]}, {"text": "", "gold": 1}])
-    assert "are others than when it was made: the input has changed since" in refused(
+    assert "have changed since it was written: give another folder" in refused(
         source, tmp_path / "out", model, methods="answer_rows,gradient", answer_column="gold", resume=True
     )
     pq.write_table(pa.table({"text": [TEXTS[0], TEXTS[2]], "gold": [1, None]}), tmp_path / "t.parquet")
@@ -229,7 +229,10 @@ def test_texts_without_a_mask_have_no_answer(tmp_path: Path) -> None:
     trace = model.trace("the [MASK] is", edges="answer", answer="key")
     np.testing.assert_allclose(first["answer_inputs"], trace.answer_inputs(signed="shares").values[0], atol=1e-6)
     assert first["answer"] == "key" and first["queries"] == [2] and second["error"] == "answer"
-    assert second["message"] == "the text has no [MASK], so the masked language model answers nothing: put one into it"
+    assert (
+        second["message"]
+        == "the text has no [MASK], so the masked language model has nothing to predict: put one into the text"
+    )
 
 
 def test_one_schema_whose_old_columns_are_as_they_were(tmp_path: Path) -> None:
@@ -277,7 +280,7 @@ def test_a_job_goes_on_to_the_same_bytes(options: dict[str, Any], tmp_path: Path
         explain_corpus(source, tmp_path / "out", model, shard_texts=3, **options)
     sums = explain_corpus(source, tmp_path / "out", model, shard_texts=3, resume=True, **options)
     assert contents(tmp_path / "out") == expected and sums["resumed"] <= 6
-    assert "holds a job of other settings" in refused(
+    assert "contains a job with different settings" in refused(
         source, tmp_path / "out", model, shard_texts=3, resume=True, **{**options, "residual": 0.1}
     )
 
@@ -298,38 +301,41 @@ def test_a_text_on_which_a_method_fails_harms_no_other(tmp_path: Path, monkeypat
 
 
 ATTENTION = "raw, rollout, flow, joint_flow"
-ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and with edges by gradients"
+ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients"
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"methods": "gather"}, "method 'gather' adds up edges by gradients: give edges='attention-gradient', 'gradient' or 'answer'"),
-        ({"methods": "columns", "edges": "alti"}, "method 'columns' adds up edges by gradients, and edges='alti' are about no answer: give edges='attention-gradient', 'gradient' or 'answer'"),
-        ({"normalize": "rows"}, "normalize='rows' goes with edges=: give that too, or leave it out"),
+        ({"methods": "columns", "edges": "alti"}, ("method 'columns' adds up edges by gradients, and edges='alti' are not about an answer: give "
+    "edges='attention-gradient', 'gradient' or 'answer'")),
+        ({"normalize": "rows"}, "normalize='rows' requires edges=: give that too, or leave it out"),
         ({"edges": "alti", "normalize": "all"}, "normalize='all': expected one of 'rows', 'graph', 'none'"),
         ({"edges": "soft"}, "edges='soft': expected one of 'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', 'block-norm', 'head-norm', 'projection', 'alti', 'answer', 'value-zeroing'"),
-        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' goes with {ATTENTION}, gather, columns, and not with gradient: leave it out"),
+        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' applies to {ATTENTION}, gather, columns, not to gradient: leave it out"),
         ({"methods": "gradient", "of": "size"}, "of='size': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
-        ({"methods": "answer_rows", "of": "logit"}, "of='logit' goes with blank_out, gradient, integrated_gradients, shapley, and with edges by gradients, and not with answer_rows: leave it out"),
-        ({"methods": "flow", "answer": 1}, f"answer=1 goes with {ABOUT}, and not with flow: leave it out"),
-        ({"answer_column": "gold"}, f"answer_column='gold' goes with {ABOUT}, and not with rollout: leave it out"),
-        ({"methods": "gradient", "answer": 1, "answer_column": "gold"}, "answer=1 is for all texts, and answer_column='gold' has one for each: leave one of them out"),
-        ({"methods": "gradient", "layers": "all"}, f"layers='all' goes with {ATTENTION}, and not with gradient: leave it out"),
-        ({"methods": "blank_out", "query": "key"}, f"query='key' goes with {ATTENTION}, and not with blank_out: leave it out"),
-        ({"methods": "raw", "residual": "measured"}, "residual='measured' goes with rollout, flow, joint_flow, and not with raw: leave it out"),
+        ({"methods": "answer_rows", "of": "logit"}, ("of='logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to "
+    "answer_rows: leave it out")),
+        ({"methods": "flow", "answer": 1}, f"answer=1 applies to {ABOUT}, not to flow: leave it out"),
+        ({"answer_column": "gold"}, f"answer_column='gold' applies to {ABOUT}, not to rollout: leave it out"),
+        ({"methods": "gradient", "answer": 1, "answer_column": "gold"}, "answer=1 applies to all texts and answer_column='gold' gives one per text: leave one of them out"),
+        ({"methods": "gradient", "layers": "all"}, f"layers='all' applies to {ATTENTION}, not to gradient: leave it out"),
+        ({"methods": "blank_out", "query": "key"}, f"query='key' applies to {ATTENTION}, not to blank_out: leave it out"),
+        ({"methods": "raw", "residual": "measured"}, "residual='measured' applies to rollout, flow, joint_flow, not to raw: leave it out"),
         ({"residual": "own"}, "residual='own': expected a number between 0 and 1, or 'measured'"),
-        ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' goes with {ATTENTION}, and not with shapley: leave it out"),
-        ({"methods": "raw", "receptive_field": "ratio"}, "receptive_field='ratio' goes with rollout, flow, joint_flow, and not with raw: leave it out"),
-        ({"methods": "gradient,raw", "words": True}, "words=True does not go with gradient, which is about tokens: leave one of them out"),
-        ({"methods": "answer_rows", "memory": "linear"}, "method 'answer_rows' does not go with memory=\"linear\", which has raw and rollout: leave one of them out"),
-        ({"methods": "joint_flow", "memory": "linear"}, "method 'joint_flow' needs matrices, which memory=\"linear\" never makes: leave one of them out"),
-        ({"edges": "alti", "memory": "linear"}, "edges='alti' does not go with memory=\"linear\", which has raw and rollout: leave one of them out"),
-        ({"residual": "measured", "memory": "linear"}, "residual='measured' does not go with memory=\"linear\", which has raw and rollout: leave one of them out"),
-        ({"unit": "word"}, "unit='word' goes with answers=True: give that too, or leave it out"),
-        ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is no class of this model: expected one of 'no', 'yes'"),
+        ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' applies to {ATTENTION}, not to shapley: leave it out"),
+        ({"methods": "raw", "receptive_field": "ratio"}, "receptive_field='ratio' applies to rollout, flow, joint_flow, not to raw: leave it out"),
+        ({"methods": "gradient,raw", "words": True}, "words=True does not work with gradient, which scores tokens: leave one of them out"),
+        ({"methods": "answer_rows", "memory": "linear"}, ("method 'answer_rows' does not work with memory=\"linear\", which supports raw and rollout: leave one of them "
+    "out")),
+        ({"methods": "joint_flow", "memory": "linear"}, "method 'joint_flow' needs matrices, which memory=\"linear\" never builds: leave one of them out"),
+        ({"edges": "alti", "memory": "linear"}, "edges='alti' does not work with memory=\"linear\", which supports raw and rollout: leave one of them out"),
+        ({"residual": "measured", "memory": "linear"}, "residual='measured' does not work with memory=\"linear\", which supports raw and rollout: leave one of them out"),
+        ({"unit": "word"}, "unit='word' requires answers=True: give that too, or leave it out"),
+        ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is not a class of this model: expected one of 'no', 'yes'"),
         ({"edges": "value-norm", "sinks": "residual"}, 'sinks="residual" needs to know which positions are sinks'),
-        ({"methods": "answer_rows", "answer_column": "gold"}, "answer_column='gold' names a column, and t.txt has none: leave it out, or give tables alone"),
+        ({"methods": "answer_rows", "answer_column": "gold"}, "answer_column='gold' names a column, and t.txt has no columns: leave it out, or give only tables"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_before_a_folder_is_made(
@@ -343,10 +349,10 @@ def test_what_does_not_go_together_is_refused_before_a_folder_is_made(
 @pytest.mark.parametrize(
     ("model", "methods", "sentence"),
     [
-        (lambda: bert_of("BertModel"), "answer_rows", "answer edges are about an answer, and Model('BertModel', BertModel) has no head"),
+        (lambda: bert_of("BertModel"), "answer_rows", "answer edges explain an answer, but Model('BertModel', BertModel) has no head"),
         (lambda: bert_of("BertModel"), "gradient", "Model('BertModel', BertModel) has no head, so it answers nothing"),
-        (t5, "blank_out", "importance of a token for Model('small-t5', T5ForConditionalGeneration): expected a model that reads one"),
-        (t5, "answer_inputs", "edges='answer' are for models with one stack of layers: leave edges out"),
+        (t5, "blank_out", "importance of tokens for Model('small-t5', T5ForConditionalGeneration): expected a model that reads one"),
+        (t5, "answer_inputs", "edges='answer' need a model with one stack of layers: leave edges out"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_is_refused_at_once(model: Any, methods: str, sentence: str, tmp_path: Path) -> None:
@@ -355,7 +361,7 @@ def test_a_model_that_cannot_is_refused_at_once(model: Any, methods: str, senten
 
 
 def test_the_table_of_methods_and_the_command_agree(tmp_path: Path) -> None:
-    """Every method of the table runs by its name; show's own names with dashes are taken too."""
+    """Every method of the table runs by its name; `show`'s names with dashes work too."""
     assert takers("words") == ["raw", "rollout", "flow", "joint_flow", "answer_inputs", "answer_rows", "blank_out"]
     source = write(tmp_path / "t.txt", ["the key", "the keys"])
     names = [name for name in TEXT_METHODS if name not in ("integrated_gradients", "shapley")]
@@ -397,11 +403,11 @@ def test_a_report_of_methods_with_and_without_layers(
             if token == types[number]
         ]
         assert mean == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6)
-    for name in signed:  # the smallest of a text is below zero, and is no part of the largest
+    for name in signed:  # the smallest value is negative, so there is no ratio
         assert min(value for row in table for value in row[name][0]) < 0
         assert summary["ratio"][name] == dict.fromkeys(layers)
     if layers == ["all layers"]:
-        with pytest.raises(InputError, match="are of all layers together; leave it out"):
+        with pytest.raises(InputError, match="cover all layers together; leave it out"):
             summarize(tmp_path / "out", layer=2)
     page = corpus_page.html_of({**summary, "pages": [], "missing": None})
     assert '"about_answer"' in page
@@ -427,7 +433,7 @@ def test_a_text_with_numbers_that_are_none_harms_no_other(methods: str, tmp_path
 
 
 def test_whole_numbers_with_a_point_are_numbers_of_classes(tmp_path: Path) -> None:
-    """As pandas writes a column of them in which a cell is missing."""
+    """pandas writes a column of integers this way if a cell is missing."""
     source = tmp_path / "t.csv"
     source.write_text("text,label\nthe key,1.0\nthe key,1\nthe key,yes\nthe key,\n")
     explain_corpus(source, tmp_path / "out", bert(), methods="gradient", answer_column="label")

@@ -1,4 +1,4 @@
-"""Inputs of a corpus: every format, in shards of any size and order, gives the same texts; what is broken harms its own row."""
+"""Inputs of a corpus: every format, in shards of any size and order, gives the same texts; damage affects only its own row."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shards_of(
 def texts_of(path: Path | str, **options: Any) -> list[Text]:
     corpus = open_corpus(path, **options)
     shards = shards_of(corpus, 2)
-    with closing(Reader(corpus)) as reader:  # backwards, so that every shard is found by itself
+    with closing(Reader(corpus)) as reader:  # in reverse, so that every shard is found on its own
         found = [reader.texts(shard) for shard in reversed(shards)]
     return [text for texts in reversed(found) for text in texts]
 
@@ -74,7 +74,7 @@ def arrow_table(rows: Sequence[Row], kind: Any = None) -> Any:
 
 
 def write_rows(path: Path, rows: Sequence[Row], rng: random.Random) -> Path:
-    """A table in the format of the name, by other means than it is read with."""
+    """Write a table in the format that its name says, by other means than it is read with."""
     kind = next(s for s in path.suffixes if s not in PACK)
     if kind == ".parquet":
         pq.write_table(arrow_table(rows), path, row_group_size=rng.choice([1, 7, 300]))
@@ -105,7 +105,7 @@ def write_rows(path: Path, rows: Sequence[Row], rng: random.Random) -> Path:
 
 
 def made_up(name: str, rng: random.Random, count: int) -> list[Row]:
-    """Texts as nasty as the format can hold: what cannot stand in a line of text may in a cell, and null in neither."""
+    """Draw the nastiest texts that the format can store."""
     signs = [
         "key",
         "cabinet",
@@ -190,7 +190,7 @@ def test_csv_is_read_as_evaluate_reads_it(tmp_path: Path) -> None:
 
 
 def test_lines_of_text(tmp_path: Path) -> None:
-    """Blank lines are texts, a last newline is none; only \\n and \\r\\n end a line; the byte order mark is no text."""
+    """Blank lines are texts, a final newline is not; only LF and CRLF end a line; the byte order mark is dropped."""
     path = write(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\n\n  \ntwo\rthree\x0bfour\xe2\x80\xa8five\xef\xbb\xbf\nend")
     assert [t.text for t in texts_of(path)] == ["one", "", "  ", "two\rthree\x0bfour\u2028five\ufeff", "end"]
     assert [t.id for t in texts_of(path)] == [f"a.txt:{n}" for n in range(1, 6)]
@@ -208,7 +208,7 @@ def test_broken_bytes_are_kept_and_harm_their_own_row(tmp_path: Path) -> None:
         ("a.txt:1", "good", None),
         ("a.txt:2", "caf\udce9", None),
         ("a.txt:3", "good", None),
-        ("\\udcff", "good", None),  # ids are written, and must be text
+        ("\\udcff", "good", None),  # ids are written out, so they must be valid text
         ("2", "caf\udce9", None),
         ("c.jsonl:1", "caf\udce9", None),
         ("\\ud83d", "\ud83d", None),
@@ -235,7 +235,7 @@ def test_rows_with_a_problem(tmp_path: Path) -> None:
         Text("2", None, None, "a.csv, row 2 (line 4): fewer cells than the 2 columns of the first line"),
         Text("3", None, None, "a.csv, row 3 (line 5): more cells than the 2 columns of the first line"),
         Text("4", "good"),
-        # " b" is no id: the comma before it stands in the text
+        # " b" is not an id: the comma before it belongs to the text
         Text("a2.csv:1", None, None, "a2.csv, row 1 (line 2): more cells than the 3 columns of the first line"),
         Text("a2.csv:2", None, None, "a2.csv, row 2 (line 3): fewer cells than the 3 columns of the first line"),
         Text("7", None, None, "a2.csv, row 3 (line 4): fewer cells than the 3 columns of the first line"),
@@ -246,40 +246,46 @@ def test_rows_with_a_problem(tmp_path: Path) -> None:
             "c.jsonl:2",
             None,
             None,
-            "c.jsonl, row 2 (line 3): not JSON (Expecting ':' delimiter); expected one object a line",
+            "c.jsonl, row 2 (line 3): not JSON (Expecting ':' delimiter); expected one object per line",
         ),
         Text(
-            "c.jsonl:3", None, None, "c.jsonl, row 3 (line 4): not JSON (Expecting value); expected one object a line"
+            "c.jsonl:3", None, None, "c.jsonl, row 3 (line 4): not JSON (Expecting value); expected one object per line"
         ),
         Text("c.jsonl:4", None, None, 'c.jsonl, row 4 (line 5): expected an object such as {"text": …}'),
-        Text("x", None, None, "c.jsonl, row 5 (line 6): the column 'text' holds 3; expected text"),
+        Text("x", None, None, "c.jsonl, row 5 (line 6): the column 'text' contains 3; expected text"),
         Text('[1, "ä"]', None),
         Text("c.jsonl:7", None),
         Text(
-            "c.jsonl:8", None, None, "c.jsonl, row 8 (line 9): not JSON (nested too deeply); expected one object a line"
+            "c.jsonl:8",
+            None,
+            None,
+            "c.jsonl, row 8 (line 9): not JSON (nested too deeply); expected one object per line",
         ),
-        Text("c.jsonl:9", None, None, f"c.jsonl, row 9 (line 10): not JSON ({digits}); expected one object a line"),
+        Text("c.jsonl:9", None, None, f"c.jsonl, row 9 (line 10): not JSON ({digits}); expected one object per line"),
         Text(
-            "c.jsonl:10", None, None, f"c.jsonl, row 10 (line 11): the column 'text' holds ['{'y' * 38}; expected text"
+            "c.jsonl:10",
+            None,
+            None,
+            f"c.jsonl, row 10 (line 11): the column 'text' contains ['{'y' * 38}; expected text",
         ),
     ]
     write(tmp_path / "d" / "a.jsonl", b'{"text": "a", "with": 1}\n{"text": "a", "with": 0}\n')
     assert texts_of(tmp_path / "d", pair="with") == [
-        Text(f"a.jsonl:{n}", None, None, f"a.jsonl, line {n}: the column 'with' holds {2 - n}; expected text")
+        Text(f"a.jsonl:{n}", None, None, f"a.jsonl, line {n}: the column 'with' contains {2 - n}; expected text")
         for n in (1, 2)
     ]
 
 
 def unclosed(last: int) -> str:
     return (
-        f"a quotation mark is never closed, so that all up to the end of the file, line {last}, is this row; close it, or "
-        "write it twice"
+        f"a quotation mark is never closed, so everything up to the end of the file, line {last}, belongs to this "
+        "row; close it, or double it"
     )
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_a_quotation_mark_that_is_never_closed(tmp_path: Path, end: str) -> None:
-    """What it swallows is no text; one at the beginning of a text alone is a mark, and one in the middle is a sign."""
+    """The rows it swallows are not texts; it only opens a quotation at the start of a cell."""
     for name, data, id, line in (
         ("in the text", '3,"c\n4,d\n5,e', "3", 6),
         ("in the id", '"3,c\n4,d', "in the id.csv:3", 5),
@@ -294,7 +300,7 @@ def test_a_quotation_mark_that_is_never_closed(tmp_path: Path, end: str) -> None
     path = write(tmp_path / "names.csv", f'id,"text\n1,a\n2,b{end}'.encode())
     with pytest.raises(InputError) as e:
         texts_of(path)
-    assert str(e.value) == f"{str(path)!r}: a quotation mark in the names of the columns is never closed; mend it"
+    assert str(e.value) == f"{str(path)!r}: a quotation mark in the column names is never closed; close it"
 
 
 def test_what_is_too_long_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +317,7 @@ def test_what_is_too_long_becomes_a_row(tmp_path: Path, monkeypatch: pytest.Monk
     tracemalloc.start()
     try:
         found = texts_of(tmp_path)
-        assert tracemalloc.get_traced_memory()[1] < 2_000_000  # a MiB is read at once, and not kept
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000  # it reads 1 MiB at a time and keeps none
     finally:
         tracemalloc.stop()
     assert found == [
@@ -323,7 +329,7 @@ def test_what_is_too_long_becomes_a_row(tmp_path: Path, monkeypatch: pytest.Monk
         Text("b.csv:3", None, None, f"b.csv, row 3 (line 4): {told}"),
         Text("b.csv:4", "end"),
         Text("c.csv:1", None, None, "c.csv, row 1 (line 2): not csv (field larger than field limit (1000))"),
-        Text("c.csv:2", "q" * 300),  # after a field without end, reading goes on at the next line
+        Text("c.csv:2", "q" * 300),  # after a field without end, reading resumes at the next line
         Text("c.csv:3", None, None, f"c.csv, row 3 (line 7): {unclosed(8)}"),
         Text("d.jsonl:1", None, None, f"d.jsonl, line 1: {told}"),
         Text("d.jsonl:2", "end"),
@@ -377,7 +383,7 @@ def test_whole_files(tmp_path: Path) -> None:
 def test_only_the_first_texts(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", b"1\n2\n3\n")
     write(tmp_path / "b.txt", b"4\n5\n")
-    (tmp_path / "c.txt").symlink_to(tmp_path / "missing")  # is never reached
+    (tmp_path / "c.txt").symlink_to(tmp_path / "missing")  # never reached
     shards = shards_of(open_corpus(tmp_path), 3, samples=4)
     assert [(shard.row, shard.count) for shard in shards] == [(0, 3), (3, 1)]
 
@@ -421,7 +427,7 @@ def test_a_column_of_jsonl_may_be_missing_at_first(tmp_path: Path) -> None:
 
 
 def saved(folder: Path, texts: Sequence[str], **state: Any) -> None:
-    """As save_to_disk lays it out: two files and a description."""
+    """Write a dataset as save_to_disk does: two files and a description."""
     folder.mkdir(parents=True)
     names = [f"data-0000{n}-of-00002.arrow" for n in range(2)]
     for n, name in enumerate(names):
@@ -440,7 +446,7 @@ def test_datasets_that_were_saved(tmp_path: Path) -> None:
     splits = tmp_path / "two" / "dataset_dict.json"
     splits.write_text('{"splits": ["train", "test"]}')
     whole = [Text(f"train[{n}]", text) for n, text in enumerate("acebd")]
-    assert texts_of(tmp_path / "one") == whole  # as the dataset counts, through both files
+    assert texts_of(tmp_path / "one") == whole  # numbered as the dataset counts, through both files
     saved(tmp_path / "none", list("abc"), _split=None)
     assert [t.id for t in texts_of(tmp_path / "none")] == ["dataset[0]", "dataset[1]", "dataset[2]"]
     assert texts_of(tmp_path / "one", split="train") == texts_of(tmp_path / "one")
@@ -449,7 +455,7 @@ def test_datasets_that_were_saved(tmp_path: Path) -> None:
         Text("test[1]", "e"),
     ]
     (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "state.json").write_text("{}")  # somebody's own, in a folder of texts
+    (tmp_path / "texts" / "state.json").write_text("{}")  # an unrelated file in a folder of texts
     write(tmp_path / "texts" / "a.txt", b"x\n")
     assert texts_of(tmp_path / "texts") == [Text("a.txt:1", "x")]
     splits.write_text('{"splits": ["train"]}')
@@ -473,7 +479,7 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
 
 
 def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets", reason="hf:// is loaded by Hugging Face datasets")
+    datasets = pytest.importorskip("datasets", reason="hf:// needs Hugging Face datasets")
     datasets.disable_progress_bars()
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "data" / "train.csv", b"text,label\none,1\ntwo,2\n")
@@ -487,9 +493,12 @@ def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert texts("train") == [("train[0]", "one"), ("train[1]", "two")] and texts("test") == [("test[0]", "three")]
     for split, message in {
-        None: "'hf://datasets/a/b' has 2 splits: choose one with split=, of 'train', 'test'",
+        None: "'hf://datasets/a/b' has 2 splits: choose one of 'train', 'test' with split=",
         "dev": "'hf://datasets/a/b' cannot be loaded: Unknown split \"dev\". Should be one of ['train', 'test'].",
-        "train[:1]": "'hf://datasets/a/b' with the split 'train[:1]' has 1 of the 2 rows in its files: expected a whole split; for its first texts use samples=",
+        "train[:1]": (
+            "'hf://datasets/a/b' with the split 'train[:1]' has 1 of the 2 rows in its files: expected a whole split; "
+            "to use only its first texts, give samples="
+        ),
     }.items():
         with pytest.raises(InputError) as e:
             texts(split)
@@ -534,16 +543,17 @@ def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError) as e:
         open_corpus("hf://datasets/me/mine")
-    assert str(e.value) == "'hf://datasets/me/mine' is loaded by Hugging Face datasets: pip install datasets"
+    assert str(e.value) == "'hf://datasets/me/mine' needs Hugging Face datasets: pip install datasets"
     for path in ("hf://datasets/mine", "hf://me/mine", "hf://datasets/me/mine/en/more", "hf://datasets/me/mine@"):
         with pytest.raises(InputError) as e:
             open_corpus(path)
         assert str(e.value) == (
-            f"{path!r} names no dataset: expected hf://datasets/OWNER/NAME, also with @REVISION or /CONFIG behind it"
+            f"{path!r} does not name a dataset: expected hf://datasets/OWNER/NAME, optionally followed by @REVISION "
+            "or /CONFIG"
         )
 
 
-GARBLED = "mend it, or take it out of the input"
+GARBLED = "repair it, or remove it from the input"
 
 
 @pytest.mark.parametrize(
@@ -553,16 +563,16 @@ GARBLED = "mend it, or take it out of the input"
         ("a.csv", b"\xfe\xff\0a", {}, "{path} is UTF-16: expected UTF-8; convert it first"),
         ("a.txt", b"", {}, "{path} has no texts: expected at least one in a.txt"),
         ("a.csv", b"text\n\n", {}, "{path} has no texts: expected at least one in a.csv"),
-        ("a.csv", b"\n\n", {}, "{path} is empty: expected the names of its columns in the first line"),
+        ("a.csv", b"\n\n", {}, "{path} is empty: expected column names in the first line"),
         ("a.csv", b"body,n\nx,1\n", {}, "a.csv has no column 'text' or 'sentence' or 'words': name the column of the text with text=, one of 'body', 'n'"),
         ("a.csv", b"text\nx\n", {"text": "body"}, "a.csv has no column 'body': expected one of 'text'"),
         ("a.tsv", b"text\nx\n", {"pair": "b"}, "a.tsv has no column 'b': expected one of 'text'"),
         ("a.jsonl", b'{"body": "x"}\n', {}, "a.jsonl has no column 'text' or 'sentence' or 'words': name the column of the text with text=, one of 'body'"),
         ("a.jsonl", b'{"text": "x"}\n{"n": 1}', {"id": "key"}, "a.jsonl has no column 'key': expected one of 'text', 'n'"),
-        ("a.txt", b"x\n", {"text": "body"}, "text='body' names a column, and a.txt has none: leave it out, or give tables alone"),
-        ("a.txt", b"x\n", {"pair": "b"}, "pair='b' names a column, and a.txt has none: leave it out, or give tables alone"),
-        ("a.csv", b"text\nx\n", {"whole_files": True}, "whole_files=True is about .txt files, and there are none in {path}: leave it out"),
-        ("a.csv", b"text\nx\n", {"split": "train"}, "split='train' chooses a split of a Hugging Face dataset, and {path} is none: leave it out"),
+        ("a.txt", b"x\n", {"text": "body"}, "text='body' names a column, and a.txt has no columns: leave it out, or give only tables"),
+        ("a.txt", b"x\n", {"pair": "b"}, "pair='b' names a column, and a.txt has no columns: leave it out, or give only tables"),
+        ("a.csv", b"text\nx\n", {"whole_files": True}, "whole_files=True applies to .txt files, and there are none in {path}: leave it out"),
+        ("a.csv", b"text\nx\n", {"split": "train"}, "split='train' selects a split of a Hugging Face dataset, which {path} is not: leave it out"),
         ("a.md", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
         ("a.parquet.gz", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
         ("a.parquet", b"nonsense", {}, f"{{path}} cannot be read as parquet: Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.; {GARBLED}"),
@@ -620,10 +630,10 @@ def test_garbled_tables(tmp_path: Path) -> None:
 def test_the_type_of_a_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": [1, 2], "other": ["a", "b"]}), tmp_path / "a.parquet")
     for options, message in (
-        ({}, "a.parquet: the column 'text' holds int64; expected text, so name another with text="),
+        ({}, "a.parquet: the column 'text' contains int64, not text: name another column with text="),
         (
             {"text": "other", "pair": "text"},
-            "a.parquet: the column 'text' holds int64; expected text, so name another with pair=",
+            "a.parquet: the column 'text' contains int64, not text: name another column with pair=",
         ),
     ):
         with pytest.raises(InputError) as e:
@@ -643,7 +653,7 @@ def test_lines_that_end_in_a_carriage_return_alone(name: str, end: bytes, tmp_pa
 def test_a_first_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LONGEST", 1000)
     path = write(tmp_path / "a.csv", b"text\r" + b"x\r" * 1000)
-    assert [text.text for text in texts_of(path)] == ["x"] * 1000  # lines that end as on old Macs
+    assert [text.text for text in texts_of(path)] == ["x"] * 1000  # old Mac line endings
     write(path, b"text\r" + b"x\r" * 500 + b"y" * 3000 + b"\rz\r" * 2)
     found = texts_of(path)
     assert [text.text for text in found] == ["x"] * 500 + [None, "z", "z"]
@@ -651,13 +661,13 @@ def test_a_first_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InputError) as e:
         texts_of(path)
     assert str(e.value) == (
-        f"{str(path)!r}: the first line is longer than 1,000 bytes; expected the names of its columns and a line end"
+        f"{str(path)!r}: the first line is longer than 1,000 bytes; expected column names and a line end"
     )
     write(path, b"x" * 1001 + b"\n")
     with pytest.raises(InputError) as e:
         texts_of(path)
     assert str(e.value) == (
-        f"{str(path)!r}: the names of the columns cannot be read (field larger than field limit (1000)); mend it"
+        f"{str(path)!r}: the column names cannot be read (field larger than field limit (1000)); repair the first line"
     )
 
 
@@ -665,19 +675,20 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(InputError) as e:
         open_corpus(tmp_path / "none")
     assert str(e.value) == (
-        f"there is no file or folder {str(tmp_path / 'none')!r}: expected texts in a file that ends in {KNOWN}, or a folder of them"
+        f"there is no file or folder {str(tmp_path / 'none')!r}: expected a file that ends in {KNOWN}, or a folder "
+        "of such files"
     )
     with pytest.raises(InputError) as e:
         open_corpus(tmp_path)
     assert str(e.value) == (
-        f"there is no file to read in the folder {str(tmp_path)!r}: expected some that end in {KNOWN}"
+        f"the folder {str(tmp_path)!r} contains no file to read: expected files that end in {KNOWN}"
     )
     path = tmp_path / "a.txt"
     path.symlink_to(tmp_path / "gone")
     with pytest.raises(InputError) as e:
         texts_of(tmp_path)
     assert str(e.value) == (
-        f"cannot read {str(path)!r}: No such file or directory; make it readable, or take it out of the input"
+        f"cannot read {str(path)!r}: No such file or directory; make it readable, or remove it from the input"
     )
     path.unlink()
     os.mkfifo(path)
@@ -703,9 +714,9 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "scandir", refused)
     with pytest.raises(InputError) as e:
         open_corpus(tmp_path)
-    assert (
-        str(e.value)
-        == f"cannot read the folder {str(tmp_path / 'closed')!r}: Permission denied; make it readable, or take it out of the input"
+    assert str(e.value) == (
+        f"cannot read the folder {str(tmp_path / 'closed')!r}: Permission denied; make it readable, or remove it "
+        "from the input"
     )
 
 
@@ -718,19 +729,22 @@ def test_refusals_of_saved_datasets(tmp_path: Path) -> None:
         (tmp_path / "e" / name).write_text("{}")
     d, e = tmp_path / "d", tmp_path / "e"
     for path, split, message in (
-        (d, None, f"{str(d)!r} has 2 splits: choose one with split=, of 'train', 'test'"),
+        (d, None, f"{str(d)!r} has 2 splits: choose one of 'train', 'test' with split="),
         (d, "dev", f"{str(d)!r} has no split 'dev': expected one of 'train', 'test'"),
         (
             d,
             "train",
-            f"{str(d / 'train')!r} is a selection of rows, which is kept beside them: call flatten_indices() before save_to_disk",
+            (
+                f"{str(d / 'train')!r} is a selection of rows, stored as indices: call flatten_indices() before "
+                "save_to_disk"
+            ),
         ),
         (d / "train", "dev", f"{str(d / 'train')!r} has no split 'dev': expected one of 'train'"),
         (d / "test", "dev", f"{str(d / 'test')!r} has no split 'dev': it has none, so leave it out"),
         (
             e,
             None,
-            f"{str(e)!r} is no dataset that can be read (KeyError: '_data_files'): save it again with save_to_disk",
+            f"{str(e)!r} is not a readable dataset (KeyError: '_data_files'): save it again with save_to_disk",
         ),
     ):
         with pytest.raises(InputError) as raised:
@@ -756,7 +770,10 @@ def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"one\ntwo\nthree\nfour")
     corpus = open_corpus(path)
     first, second = shards_of(corpus, 2)
-    message = "the input changed while it was read: texts 2 to 3 are not what they were at first, in a.txt; start again when nothing writes to it"
+    message = (
+        "the input changed while it was read: texts 2 to 3 in a.txt are different now; start again when nothing "
+        "writes to it"
+    )
     for data in (
         b"one\ntwo\nthree\nfour more",
         b"one\ntwo\nthree\n",
@@ -767,7 +784,7 @@ def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(data)
         with closing(Reader(corpus)) as reader:
             assert [t.text for t in reader.texts(first)] == ["one", "two"]
-            if b"\r" in data:  # another end of the line is the same text
+            if b"\r" in data:  # another line ending, the same text
                 assert [t.text for t in reader.texts(second)] == ["three", "four"]
                 continue
             with pytest.raises(InputError) as e:
@@ -776,7 +793,7 @@ def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:
 
 
 def test_digests_tell_texts_apart(tmp_path: Path) -> None:
-    """Where one text ends and the next begins, None and nothing, a character and the surrogates that look like it."""
+    """They separate texts, tell None from an empty text, and a character from surrogates that look like it."""
     rows: list[list[dict[str, Any]]] = [
         [{"text": "ab"}],
         [{"text": "a"}, {"text": "b"}],
@@ -796,6 +813,7 @@ def test_digests_tell_texts_apart(tmp_path: Path) -> None:
     assert len({shards_of(open_corpus(path))[0].digest for path in paths}) == len(paths)
 
 
+@pytest.mark.long
 def test_memory_stays_flat(tmp_path: Path) -> None:
     """Files of 8 MB, in shards of 160 kB."""
     text = "the key to the cabinets " * 67
@@ -819,11 +837,11 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
         assert peak < 2_500_000, name
-        assert tables < 5_000_000, name  # what pyarrow holds: of two readers, a page and a batch each
+        assert tables < 5_000_000, name  # pyarrow's memory: two readers, with a page and a batch each
 
 
 class Counting(io.FileIO):
-    """Counts the bytes that are read."""
+    """A file that counts the bytes read."""
 
     total = 0
 
@@ -846,7 +864,7 @@ def test_in_order_nothing_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(lines, "PACKED", inputs.PACKED | {".gz": opened})
     with closing(Reader(corpus)) as reader:
-        for shard in shards[::3]:  # as one of three workers does
+        for shard in shards[::3]:  # like one of three workers
             reader.texts(shard)
         assert 0 < Counting.total <= path.stat().st_size and len(raw) == 1
         reader.texts(shards[0])

@@ -29,7 +29,7 @@ Plain = dict[tuple[Any, ...], dict[int, tuple[float, bool] | None]]
 
 
 def shares(row: dict[str, Any], column: str) -> Any:
-    """Of one text, plainly: flow divided by the sums of its rows, and the mean over queries."""
+    """Return the shares of one text: flow divided by the sums of its rows, and the mean over queries."""
     values = np.array(row[column], np.float32).astype(float)
     if column.startswith("flow"):
         values = values / values.sum(-1, keepdims=True)
@@ -37,7 +37,7 @@ def shares(row: dict[str, Any], column: str) -> Any:
 
 
 def close(found: Any, wanted: Any) -> None:
-    """Within the five digits that a report keeps."""
+    """Check that values agree to the five digits that a report keeps."""
     assert np.array(found, float) == pytest.approx(np.array(wanted, float), rel=6e-5, abs=1e-9, nan_ok=True)
 
 
@@ -58,8 +58,10 @@ def folder(rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def plain(scored: list[dict[str, Any]]) -> Plain:
-    """By two views, layer and whether special tokens count, then by row: the rank correlation, NaN where there is none, and
-    whether both have the same token first; None for texts that are too short."""
+    """The rank correlation and the agreement on the first token, by two views, layer, special tokens and row.
+
+    The correlation is NaN if undefined; texts that are too short have None.
+    """
     found: Plain = {}
     for row in scored:
         for layer, special in product(("L1", "L2"), (True, False)):
@@ -73,7 +75,7 @@ def plain(scored: list[dict[str, Any]]) -> Plain:
 
 @pytest.fixture(scope="module", params=[1024, 7])
 def summary(folder: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """In one batch a part, and in many."""
+    """The summary, with one batch per part and with many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BATCH", request.param)
         patch.setattr(tally, "CELLS", 500 if request.param == 7 else tally.CELLS)
@@ -148,12 +150,12 @@ def test_which_tokens_receive_attention(summary: dict[str, Any], scored: list[di
             order = [types[row[0]]["id"] for row in summary["received"][view][layer]]
             listed = [number for number in order if number < 100]
             assert listed == sorted(listed, key=lambda number: -np.mean(alone[number])) and len(order) == 18
-            # 1 is what they have on average, whatever special tokens take
+            # Their average is 1, whatever special tokens take.
             assert np.mean(list(chain.from_iterable(alone.values()))) == pytest.approx(1)
 
 
 def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_path: Path) -> None:
-    """A token that stands in few texts is in no list, however much it received; lists end where they must."""
+    """A token in few texts is in no list, however much it received; lists end at their limits."""
     rare = [{**row, "token_ids": list(row["token_ids"])} for row in scored]
     for row in rare[:6]:
         row["token_ids"][1] = 4000
@@ -175,7 +177,7 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
             words = [kind for kind in plain if not whole["types"]["rows"][kind][6]]
             best = {
                 ids[k]
-                for some in (plain, words)  # with punctuation and without
+                for some in (plain, words)  # with and without punctuation
                 for at in (1, 2, 3)
                 for k in sorted(some, key=lambda kind: -named[kind][at])[:2]
             }
@@ -203,7 +205,7 @@ def test_positions(summary: dict[str, Any], scored: list[dict[str, Any]]) -> Non
                 uniform += [1 / len(kept)] * len(kept)
                 for view in summary["views"]:
                     for layer in summary["layers"]:
-                        its = shares(row, f"{view}_{layer}")[kept]  # parts of what is counted
+                        its = shares(row, f"{view}_{layer}")[kept]  # shares of the counted tokens
                         values.setdefault((view, layer), []).extend(its / its.sum())
             counts = np.bincount(places, minlength=65)
             assert told["counts"] == counts.tolist() and len(told["counts"]) == 65
@@ -297,7 +299,7 @@ def test_how_far_views_tell_tokens_apart(summary: dict[str, Any], scored: list[d
 
 @pytest.mark.parametrize("above", [0.0, 1e-3, 0.04, 0.19, 0.21, 3.0, 1e5, None])
 def test_the_ratio_of_a_typical_text(above: float | None, tmp_path: Path) -> None:
-    """What special tokens and two texts of forty have does not matter; where the smallest is 0 there is no ratio."""
+    """Special tokens and two texts of forty do not matter; if the smallest value is 0, there is no ratio."""
     rows, columns = made_up(40, ("raw",), (1,))
     rows = [row for row in rows if "error" not in row and len(row["tokens"]) >= 5]
     for number, row in enumerate(rows):
@@ -325,7 +327,7 @@ def test_long_texts_are_shown_in_part(folder: Path) -> None:
 
 
 def test_an_unknown_word_may_be_any_text(tmp_path: Path) -> None:
-    """Of the many texts of one id so many are told apart, the same ones however the rows are cut."""
+    """If one id has many texts, the report keeps a limited number, the same ones whatever the batch size."""
     rows, columns = made_up(60)
     for row in rows:
         if "error" not in row:
@@ -358,13 +360,13 @@ def test_scores_that_are_no_numbers_fail_alone(tmp_path: Path) -> None:
     broken[5]["flow_L2"] = [[float("nan")] * len(broken[5]["tokens"])]
     found = report.summarize(stored(tmp_path / "nan", broken, columns))
     without = report.summarize(stored(tmp_path / "without", [row for row in rows if row["row"] != 5], columns))
-    assert {"kind": "scores", "count": 1, "examples": [{"id": "texts.txt:6", "message": "some of its scores are no numbers"}]} in found["errors"]  # fmt: skip
+    assert {"kind": "scores", "count": 1, "examples": [{"id": "texts.txt:6", "message": "some of its scores are not finite"}]} in found["errors"]  # fmt: skip
     assert (found["received"], found["agreement"]) == (without["received"], without["agreement"])
     assert (found["texts"], found["scored"]) == (30, without["scored"])
 
 
 def test_differences_from_a_receptive_field_are_no_shares(tmp_path: Path) -> None:
-    """They may be negative, and are taken as they are."""
+    """They may be negative, and are not normalised."""
     rows, columns = made_up(30)
     for row in rows:
         if "error" not in row:
@@ -384,7 +386,7 @@ def test_differences_from_a_receptive_field_are_no_shares(tmp_path: Path) -> Non
     assert set(found["ratio"]["flow"].values()) == {None}
     of = {row[0]: number for number, row in enumerate(found["types"]["rows"])}
     lifts = [
-        np.array(row["flow_L2"]).mean(0)[i] * (len(row["tokens"]) - 2)  # not divided by a sum, which may be 0
+        np.array(row["flow_L2"]).mean(0)[i] * (len(row["tokens"]) - 2)  # not divided by the sum, which may be 0
         for row in rows
         if "error" not in row
         for i, token in enumerate(row["token_ids"])
@@ -395,7 +397,7 @@ def test_differences_from_a_receptive_field_are_no_shares(tmp_path: Path) -> Non
 
 
 def test_ratios_to_a_receptive_field_are_divided_by_their_sums(tmp_path: Path) -> None:
-    """So that they can be compared with what sums to 1; raw attention, which has none, does already."""
+    """The sums make them comparable with values that sum to 1; raw attention already does."""
     rows, columns = made_up(30)
     plain = report.summarize(stored(tmp_path / "plain", rows, columns, parts=1))
     for row in rows:
@@ -428,7 +430,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
             report.summarize(where, **options)
         return str(e.value).replace(str(tmp_path), "X").replace(str(folder), "X/out")
 
-    none = "is no output of a corpus job: expected a folder with _manifest.jsonl and part-*.parquet in it"
+    none = "is not the output of a corpus job: expected a folder with _manifest.jsonl and part-*.parquet"
     (tmp_path / "empty").mkdir()
     assert refused(tmp_path / "empty") == f"'X/empty' {none}"
     assert refused(tmp_path / "gone") == f"'X/gone' {none}"
@@ -440,25 +442,28 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
     assert refused(begun) == "'X/begun' has no finished shard yet: resume the job first"
     failed = [row for row in rows if "error" in row]
     assert refused(stored(tmp_path / "failed", failed, columns, parts=1)) == (
-        "none of the 2 texts in 'X/failed' has scores (empty: 1, too long: 1): look at its column message for what went wrong"
+        "none of the 2 texts in 'X/failed' has scores (empty: 1, too long: 1): see the column message for the reasons"
     )
     assert refused(stored(tmp_path / "no", [], columns, parts=1)) == (
-        "none of the 0 texts in 'X/no' has scores (there is none): look at its column message for what went wrong"
+        "none of the 0 texts in 'X/no' has scores (there is none): see the column message for the reasons"
     )
     assert refused(stored(tmp_path / "bare", rows, [], parts=1)) == (
-        "'X/bare/part-000000.parquet' has no column of scores: expected raw_L1, rollout_L1, flow_L1 or others of them"
+        "'X/bare/part-000000.parquet' has no score columns: expected raw_L1, rollout_L1, flow_L1 or similar"
     )
     assert refused(folder, layer=5) == "layer=5 (L6) has no scores in 'X/out': expected one of L1, L2"
-    assert refused(folder, texts=-1) == "texts=-1: expected how many to show for each pair of methods, 0 or more"
+    assert (
+        refused(folder, texts=-1)
+        == "texts=-1: expected the number of texts to show for each pair of methods, 0 or more"
+    )
     rows[4]["raw_L1"] = [[0.5, 0.5]]
     assert refused(stored(tmp_path / "odd", rows, columns, parts=1)) == (
-        "rows 0 to 29 of 'X/odd' do not have one score for each token: expected shards as a corpus job writes them"
+        "rows 0 to 29 of 'X/odd' do not have one score per token: expected shards written by a corpus job"
     )
     torn = stored(tmp_path / "torn", made_up(30)[0], columns, parts=2)
     (torn / "part-000001.parquet").write_bytes(b"PAR1 and nothing else")
     told = refused(torn)
     assert told.startswith("'X/torn/part-000001.parquet' cannot be read (")
-    assert told.endswith("): delete it, and resume the job to make it again")
+    assert told.endswith("): delete it, then resume the job to write it again")
 
 
 @pytest.fixture(scope="module")
@@ -490,11 +495,11 @@ def test_pages(real: Path, tmp_path: Path) -> None:
     texts = tmp_path / "page" / "texts"
     for name in ("99.html", "notes.html", "7.txt"):
         (texts / name).write_text("of before")
-    assert corpus_page.write(real, tmp_path / "page", texts=0) == [index]  # what no page leads to any more is gone
+    assert corpus_page.write(real, tmp_path / "page", texts=0) == [index]  # pages that nothing links to are removed
     assert sorted(path.name for path in texts.iterdir()) == ["7.txt", "notes.html"]
     index, *pages = corpus_page.write(real, texts=1)
     assert index == real / "_report" / "index.html" and pages
-    assert report.summarize(real)["texts"] == 12  # the pages are no part of the corpus
+    assert report.summarize(real)["texts"] == 12  # the pages are not part of the corpus
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -514,7 +519,7 @@ def test_long_texts_have_no_page(real: Path, tmp_path: Path, monkeypatch: pytest
     said: list[str] = []
     index, *pages = corpus_page.write(real, tmp_path / "page", texts=2, say=said.append)
     assert not pages and index.exists()
-    assert "the page of a text, which has its matrices, is for 3" in said[0]
+    assert "and a page has room for 3" in said[0]
 
 
 def test_pages_of_words(tmp_path: Path) -> None:
@@ -529,8 +534,8 @@ def test_pages_that_cannot_be_made(read: tuple[list[dict[str, Any]], list[str]],
     assert corpus_page.write(out, texts=1) == [out / "_report" / "index.html"]
     document = embedded(out / "_report" / "index.html")
     assert document["pages"] == [] and document["missing"] == (
-        "No text has a page of its own: there is no folder '/gone/model': expected the folder of a model, or a hub id such as "
-        "'bert-base-uncased'; tell the report where the model is."
+        "No text has its own page: there is no folder '/gone/model': expected the folder of a model, or a hub id such as "
+        "'bert-base-uncased'; give the report the path of the model."
     )
     here = str(Path(af.__file__).parent / "paper" / "verb-number")
     assert len(corpus_page.write(out, texts=1, model=here)) > 1
@@ -541,7 +546,7 @@ def test_pages_that_cannot_be_made(read: tuple[list[dict[str, Any]], list[str]],
     document = embedded(odd / "_report" / "index.html")
     lost = [row for row in document["disagreement"]["texts"] if row != "0"]
     assert document["missing"].endswith(
-        "the model reads other tokens than those in the corpus: give the report the one that explained it)."
+        "the model's tokens differ from those in the corpus: give the model that explained it)."
     )
     assert document["missing"].startswith(f"{len(lost)} of {len(document['disagreement']['texts'])} texts have no page")
 
@@ -550,17 +555,17 @@ def test_pages_that_cannot_be_made(read: tuple[list[dict[str, Any]], list[str]],
     ("told", "gguf", "name", "wanted"),
     [
         ("verb-number", None, None, ((), {"dtype": "float32"})),
-        ("some/model", None, None, (("some/model",), {"revision": "abc", "dtype": "float32", "gguf_file": None})),
-        ("some/model", "q8.gguf", None, (("some/model",), {"revision": "abc", "dtype": "float32", "gguf_file": "q8.gguf"})),
-        ("HERE", "q8.gguf", None, (("HERE",), {"revision": None, "dtype": "float32", "gguf_file": "q8.gguf"})),
-        ("some/model", "q8.gguf", "HERE", (("HERE",), {"dtype": "float32", "gguf_file": "q8.gguf"})),
-        ("some/model", "q8.gguf", "HERE/q8.gguf", (("HERE/q8.gguf",), {"dtype": "float32", "gguf_file": None})),
+        ("some/model", None, None, (("some/model",), {"revision": "abc", "dtype": "float32", "allow_pickle": False, "gguf_file": None})),
+        ("some/model", "q8.gguf", None, (("some/model",), {"revision": "abc", "dtype": "float32", "allow_pickle": False, "gguf_file": "q8.gguf"})),
+        ("HERE", "q8.gguf", None, (("HERE",), {"revision": None, "dtype": "float32", "allow_pickle": False, "gguf_file": "q8.gguf"})),
+        ("some/model", "q8.gguf", "HERE", (("HERE",), {"dtype": "float32", "allow_pickle": False, "gguf_file": "q8.gguf"})),
+        ("some/model", "q8.gguf", "HERE/q8.gguf", (("HERE/q8.gguf",), {"dtype": "float32", "allow_pickle": False, "gguf_file": None})),
     ],
 )  # fmt: skip
 def test_the_model_is_loaded_as_it_was(
     told: str, gguf: str | None, name: str | None, wanted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the file of a GGUF model too, and at its revision where it comes from the hub."""
+    """A GGUF model is loaded from its file, a hub model at its revision."""
     (tmp_path / "q8.gguf").touch()
     here = lambda text: text and text.replace("HERE", str(tmp_path))  # noqa: E731
     revision = "attnflow 0.1.0" if told == "verb-number" else "abc"
@@ -581,7 +586,7 @@ def test_the_model_is_loaded_as_it_was(
 
 
 def test_how_rows_were_made(tmp_path: Path) -> None:
-    """What differs is named; by which way attention was captured is no difference."""
+    """Differences are named; the way attention was captured does not count."""
     rows, columns = made_up(30)
     for row, more in zip(
         rows, ({"device": "cuda"}, {"captured": "in blocks"}, {"device": "cuda", "heads": "max"}), strict=False
@@ -605,5 +610,5 @@ def test_what_no_job_writes(column: str, value: Any, told: str, tmp_path: Path) 
     stored(tmp_path / "out", rows, columns)
     with pytest.raises(InputError) as e:
         report.summarize(tmp_path / "out")
-    start = f"{str(tmp_path / 'out')!r} holds what no corpus job writes ({told}"
-    assert str(e.value).startswith(start) and str(e.value).endswith("): run it again into another folder")
+    start = f"{str(tmp_path / 'out')!r} contains files that no corpus job writes ({told}"
+    assert str(e.value).startswith(start) and str(e.value).endswith("): run the job again into another folder")

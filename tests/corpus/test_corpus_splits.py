@@ -28,13 +28,13 @@ SOURCES = ("news", "fiction", "web")
 
 
 def source(row: dict[str, Any]) -> str | None:
-    """The value of a made-up column: three sources, one of them rare, and texts without any."""
+    """Return the value of a made-up column: three sources, one of them rare, or none."""
     number = row["row"]
     return None if number % 19 == 0 else "rare" if number % 67 == 1 else SOURCES[number % 3]
 
 
 def written(path: Path, rows: list[dict[str, Any]] = ROWS) -> Path:
-    """The input that these rows could have come from, with a label, ids and a column of texts."""
+    """Write an input for these rows, with a label, ids and a column of texts."""
     lines = [
         {
             "text": row["text"],
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[1024, 7])
 def summary(folder: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
-    """In one batch a part, and in many."""
+    """The summary, with one batch per part and with many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "BATCH", request.param)
         patch.setattr(splits, "ROOM", 3 if request.param == 7 else splits.ROOM)
@@ -63,7 +63,7 @@ def summary(folder: Path, request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def lifts(row: dict[str, Any], method: str) -> Any:
-    """How many times the even share each token has at L2, special ones aside."""
+    """Return each token's score at L2 relative to the even share, without special tokens."""
     values = np.array(row[f"{method}_L2"], np.float32).astype(float)
     if method == "flow":
         values = values / values.sum(-1, keepdims=True)
@@ -73,7 +73,7 @@ def lifts(row: dict[str, Any], method: str) -> Any:
 
 
 def received(rows: list[dict[str, Any]], method: str) -> dict[int, list[float]]:
-    """The lifts of each token id that is not special."""
+    """Return the lifts of each token id that is not special."""
     each: dict[int, list[float]] = {}
     for row in rows:
         for number, special, lift in zip(row["token_ids"], row["special"], lifts(row, method), strict=True):
@@ -95,7 +95,7 @@ def test_which_labels_make_a_split(summary: dict[str, Any]) -> None:
     assert [(split["name"], split["predicted"]) for split in summary["splits"]] == [
         ("predicted", True), ("source", False), ("stars", False)
     ]  # fmt: skip
-    assert summary["unsplit"] == [{"name": "note", "why": "fewer than two values with 5 texts"}]
+    assert summary["unsplit"] == [{"name": "note", "why": "fewer than two values have 5 texts"}]
     assert summary["no_columns"] is None
     for split in summary["splits"]:
         plainly = groups_plainly(split)
@@ -143,7 +143,7 @@ def test_what_a_group_gives_most(summary: dict[str, Any]) -> None:
 
 
 def test_words_in_context(summary: dict[str, Any]) -> None:
-    """Of each word the texts in which it received most by the method of the first screen, one place in a text."""
+    """For each word: the texts in which it received most by the leading method, one place per text."""
     assert summary["lead"] == {"method": "raw", "layer": "L2"} and summary["contexts"]["method"] == "raw"
     ids = [row[0] for row in summary["types"]["rows"]]
     by_row = {row["row"]: row for row in SCORED}
@@ -190,6 +190,7 @@ def test_examples_are_limited(folder: Path) -> None:
     assert set(few["of"]) == {""} and len(few["of"][""]) == 10 and few["omitted"] > 0
 
 
+@pytest.mark.long
 def test_the_same_however_rows_are_cut(folder: Path, tmp_path: Path) -> None:
     whole = report.summarize(folder)
     with pytest.MonkeyPatch.context() as patch:
@@ -210,7 +211,7 @@ def test_the_same_however_rows_are_cut(folder: Path, tmp_path: Path) -> None:
 
 
 def decoder_rows(pull: float) -> list[dict[str, Any]]:
-    """Rows as of a model that looks back only: no special tokens, the last position explained, the first one pulled at."""
+    """Return rows of a decoder: no special tokens, the last position explained, the first one a sink."""
     rng = np.random.default_rng(3)
     rows = []
     for number in range(60):
@@ -229,7 +230,7 @@ def decoder_rows(pull: float) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("pull", [40.0, 1.0])
 def test_a_first_token_that_takes_what_no_word_earns_stands_apart(pull: float, tmp_path: Path) -> None:
-    """So does the position that is explained; both have a number instead."""
+    """So is the explained position; both get a number instead."""
     rows = decoder_rows(pull)
     summary = report.summarize(stored(tmp_path / "out", rows, ["raw_L2"]))
     sink = pull > 1
@@ -264,11 +265,11 @@ def test_labels_that_are_no_split(tmp_path: Path) -> None:
     def why(values: list[str], texts: int | None = None) -> str:
         return splits.split_of("x", False, Counter(values), texts or len(values))[1]
 
-    assert why(["a"] * 9) == "one value alone"
-    assert why(["a"] * 9 + ["b"] * 4) == "fewer than two values with 5 texts"
+    assert why(["a"] * 9) == "it has only one value"
+    assert why(["a"] * 9 + ["b"] * 4) == "fewer than two values have 5 texts"
     assert why(["a"] * 5 + ["b" * 61] * 5) == "its values are texts"
-    assert why([str(i) for i in range(1001)]) == "more than 1,000 values"
-    assert why(["a"] * 5 + ["b"] * 5, 21) == "its 2 most frequent values have less than half of the texts"
+    assert why([str(i) for i in range(1001)]) == "it has more than 1,000 values"
+    assert why(["a"] * 5 + ["b"] * 5, 21) == "its 2 most frequent values cover less than half of the texts"
     assert why(["a"] * 5 + ["b"] * 5, 20) == ""
     many = [f"class {i}" for i in range(12) for _ in range(20 - i)]
     split, _ = splits.split_of("x", True, Counter(many), len(many))
@@ -287,14 +288,14 @@ def test_punctuation(text: str, sign: bool) -> None:
 def test_an_input_that_is_not_there_or_another(folder: Path, tmp_path: Path) -> None:
     assert input_of({"input": "data/texts.txt"}) == (None, None), "lines of text have no columns"
     assert input_of({}) == (None, None)
-    told = "The columns of gone.csv were not read: it is not where it was, or has several splits."
+    told = "The columns of gone.csv were not read: it was moved, or has several splits."
     assert input_of({"input": str(tmp_path / "gone.csv")}) == (None, told)
-    assert input_of({"input": "hf://datasets/a/b"})[1] == "The columns of b were not read: it lies on the hub."
+    assert input_of({"input": "hf://datasets/a/b"})[1] == "The columns of b were not read: it is on the hub."
     with pytest.raises(InputError, match="there is no file or folder"):
         report.summarize(folder, source=tmp_path / "gone.csv")
     other = written(tmp_path / "other.jsonl", [{**row, "text": "another"} for row in ROWS])
     changed = report.summarize(folder, source=other)
-    assert changed["no_columns"] == "The columns of the input were not read: it has changed since."
+    assert changed["no_columns"] == "The columns of the input were not read: it has changed since the job."
     assert [split["name"] for split in changed["splits"]] == ["predicted"]
     short = written(tmp_path / "short.jsonl", ROWS[:50])
     assert report.summarize(folder, source=short)["no_columns"] == changed["no_columns"]
@@ -311,7 +312,7 @@ def test_missing_shards_are_passed_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet", "arrow"])
 def test_a_job_and_the_columns_of_its_input(kind: str, tmp_path: Path) -> None:
-    """From a file in every format to the splits of its report."""
+    """Reads every format and checks the splits of the report."""
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -342,4 +343,4 @@ def test_a_job_and_the_columns_of_its_input(kind: str, tmp_path: Path) -> None:
     summary = report.summarize(tmp_path / "out")
     assert [split["name"] for split in summary["splits"]] == ["predicted", "label"]
     assert [(group["value"], group["texts"]) for group in summary["splits"][1]["groups"]] == [("no", 12), ("yes", 12)]
-    assert summary["unsplit"] == [{"name": "n", "why": "fewer than two values with 5 texts"}]
+    assert summary["unsplit"] == [{"name": "n", "why": "fewer than two values have 5 texts"}]

@@ -1,4 +1,4 @@
-"""The plan of several processes is the plan of one: the same cuts, pieces and digests, and the same refusals."""
+"""The parallel plan equals the plan of one process: the same cuts, pieces and digests, and the same refusals."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ from attnflow.jobs.workers import crew
 from attnflow.texts import text_files
 from attnflow.texts.sources import Corpus, open_corpus
 from helpers.processes import helpers_of, processes, until
+
+pytestmark = pytest.mark.long
 
 pa = pytest.importorskip("pyarrow", reason="tables of a corpus need pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="tables of a corpus need pyarrow")
@@ -63,7 +65,7 @@ costs = st.sampled_from(
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[str, bytes]:
-    """The end of a file's name, and what is in it."""
+    """Draw a file: the end of its name, and its content."""
     kind = draw(st.sampled_from(NAMES))
     if kind in ("parquet", "arrow"):
         texts = draw(texts_of_table)
@@ -90,7 +92,7 @@ def files(draw: st.DrawFn) -> tuple[str, bytes]:
 
 
 def outcome(shards: Callable[[], Iterator[Shard]]) -> tuple[list[Shard], str]:
-    """The shards, and the sentence in place of the rest of them."""
+    """Return the shards, and the error that ended them."""
     made: list[Shard] = []
     try:
         made.extend(shards())
@@ -100,7 +102,7 @@ def outcome(shards: Callable[[], Iterator[Shard]]) -> tuple[list[Shard], str]:
 
 
 def alone(corpus: Corpus, *arguments: Any) -> Iterator[Shard]:
-    """All steps of the parallel plan, one after another in this process."""
+    """Run all steps of the parallel plan in this process."""
     reader = Reader(corpus)
     try:
         with crew(reader, lambda: reader, 1) as do:
@@ -135,7 +137,7 @@ def test_the_plan_of_the_reference(
 
 @pytest.mark.parametrize("name", ["txt", "jsonl", "txt.gz"])
 def test_many_lines_in_ranges(name: str) -> None:
-    """Where shards are full at any of their three bounds, in ranges and blocks that end anywhere."""
+    """Shards fill up at any of their three limits, in ranges and blocks that end anywhere."""
     rng = random.Random(name)
     for _ in range(300):
         kind, _, packed = name.partition(".")
@@ -154,7 +156,10 @@ def check(
     inputs: Sequence[tuple[str, bytes]], most_texts: int, most_cost: int, cost: Callable[[int], int], samples: int | None,
     sizes: dict[str, int], whole: bool = False,
 ) -> None:  # fmt: skip
-    """That both plans of files are the same. sizes: of what is read, measured and cut together."""
+    """Check that both plans of files are the same.
+
+    sizes: how much is read, measured and cut together.
+    """
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for number, (end, data) in enumerate(inputs):
             (Path(folder) / f"{number}-ä.{end}").write_bytes(data)
@@ -174,7 +179,7 @@ def check(
 
 
 def test_long_texts_and_large_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More bytes than there is a table of prices for, and sums of more than 64 bits."""
+    """More bytes than the cost table covers, and sums of more than 64 bits."""
     rng = random.Random(0)
     monkeypatch.setattr(parallel_plan, "RANGE_BYTES", 300_000)
     lengths = [rng.choice([0, 3, 70_000, 200_000]) for _ in range(60)]
@@ -186,7 +191,7 @@ def test_long_texts_and_large_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def mixed(folder: Path) -> Corpus:
-    """A large file that is cut, others that are not, and small ones that are read together."""
+    """Return a large file that is cut, others that are not, and small ones that are read together."""
     rng = random.Random(1)
     words = ["the", "key", "schlüssel", "日本", "cabinets", "\udcff"]
     lines = [" ".join(rng.choices(words, k=rng.randint(0, 30))) for _ in range(20_000)]
@@ -227,7 +232,7 @@ def test_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_comes_out_of_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, options: dict[str, Any]
 ) -> None:
-    """Behind the texts before it, and not at all where these are enough."""
+    """It comes after the texts before it, and not at all if those are enough."""
     monkeypatch.setattr(parallel_plan, "RANGE_BYTES", 100)
     rows = {"text": "body"} if options else {}
     (tmp_path / "0.jsonl").write_bytes(b'{"%s": "x"}\n' % (rows or {"text": "text"})["text"].encode() * 100)
@@ -263,7 +268,7 @@ def test_a_file_that_shrinks_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_how_many_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One where others would not have started before it is done, where they may not, and where one file is most of it."""
+    """One process if others would start too late, are not allowed, or one file is most of the work."""
     monkeypatch.setattr(parallel_plan, "cores", lambda: 16)
     monkeypatch.setattr(parallel_plan, "SMALL_BYTES", 1000)
     monkeypatch.setattr(parallel_plan, "crew", lambda tool, load, workers: 1 / 0)
@@ -295,7 +300,7 @@ def test_texts_are_counted_as_shards_come(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_workers_are_light() -> None:
-    """What reads lines has nothing to do with models or tables."""
+    """Workers that read lines import neither models nor tables."""
     load = partial(eval, "__import__('attnflow.corpus.parallel_plan') and __import__('sys').modules")
     names = ("attnflow.corpus.measure", "torch", "transformers", "pyarrow", "attnflow._core._native")
     with crew({}, load, 2) as do:
@@ -322,7 +327,7 @@ def test_results_in_order_are_drawn_as_they_are_needed() -> None:
 
 
 def test_giving_up_while_results_are_passed() -> None:
-    """A worker that left in the middle of a result of 30 MB would keep this process waiting for the rest of it."""
+    """A worker that left in the middle of a 30 MB result would keep this process waiting for the rest."""
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt), crew(b"", partial(bytes, 1), 2) as do:
             next(do.in_order(operator.mul, [30_000_000] * 20))
@@ -345,7 +350,7 @@ for shard in parallel_plan.parallel_plan(open_corpus(sys.argv[1]), 100, 1 << 40,
 
 
 def test_a_script_without_a_guard(tmp_path: Path) -> None:
-    """Workers must not run the script again that starts them."""
+    """Workers must not run the script that starts them."""
     (tmp_path / "plan.py").write_text(SCRIPT)
     (tmp_path / "a.txt").write_bytes(b"line\n" * 100_000)
     ended = subprocess.run(
@@ -376,8 +381,8 @@ def test_a_process_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(JobError) as e:
         list(parallel_plan.parallel_plan(open_corpus(tmp_path), 10, 1 << 40, lambda size: size, processes=2))
     assert str(e.value) == (
-        "one of 2 processes that read the input died, most often because memory ran out: run the same again when more of "
-        "it is free"
+        "one of 2 processes that read the input died, usually because memory ran out: run the same again when more "
+        "memory is free"
     )
 
 

@@ -1,4 +1,4 @@
-"""Edges about the answers of many texts at once: what the texts give one by one, and what a batch refuses."""
+"""Edges for the answers of many texts at once: equal to those of single texts, and what a batch refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = (
 )
 MASKED = tuple(f"{text} [MASK] the key" for text in TEXTS)
 SLACK = 2e-5
-"""Of float32 numbers, relative to the largest of a text: batches multiply and add in another order."""
+"""Tolerance in float32, relative to the largest value of a text: batches multiply and add in another order."""
 
 
 def llama() -> Any:
@@ -42,7 +42,7 @@ def llama() -> Any:
 
 
 def last_position() -> Any:
-    """A token classifier that answers at the end of each text, wherever that is."""
+    """Return a token classifier that answers at the end of each text."""
     model = bert("BertForTokenClassification", num_labels=3)
     model.config.prediction_position = -1
     return model
@@ -66,7 +66,7 @@ CAUSAL = ("llama", "gpt2", "decoder classifier")
 
 @cache
 def model(name: str) -> Any:
-    """By its name; of a name that ends in "double", in double precision."""
+    """Return a model by name, in double precision if the name ends in "double"."""
     kind = name.removesuffix(", double")
     wrapped = MODELS[kind]()
     if kind != name:
@@ -95,7 +95,7 @@ def natural(name: str) -> list[int]:
 
 
 def same(values: Any, expected: list[np.ndarray], slack: float = SLACK) -> None:
-    """values: [text, position, …]; expected: of each text, without padding."""
+    """Compare values [text, position, …] with those of each text without padding."""
     assert len(values) == len(expected)
     for one, alone in zip(values.cpu().double().numpy(), expected, strict=True):
         inner = tuple(slice(0, n) for n in alone.shape)
@@ -103,7 +103,7 @@ def same(values: Any, expected: list[np.ndarray], slack: float = SLACK) -> None:
         outer = np.ones(one.shape, bool)
         outer[inner] = False
         assert (one[outer] == 0).all()
-    assert max(np.abs(alone).max() for alone in expected) > 1e-4  # there is something that could differ
+    assert max(np.abs(alone).max() for alone in expected) > 1e-4  # the comparison is not trivial
 
 
 @pytest.mark.parametrize("edges", ["attention-gradient", "gradient"])
@@ -130,7 +130,7 @@ def test_parts_of_a_batch_are_those_of_its_texts(name: str) -> None:
 
 
 def rolled(trace: Any) -> np.ndarray:
-    """[layer, query, input]: a residual weight that is not the default, where there is one."""
+    """Return rollout [layer, query, input], with a residual weight other than the default if the edges need one."""
     return trace.rollout(query="all", residual=0.3).values
 
 
@@ -140,7 +140,7 @@ def rolled(trace: Any) -> np.ndarray:
 )
 @pytest.mark.parametrize("name", ["classifier, double", "masked, double", "llama, double", "embedded, double"])
 def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normalize: str) -> None:
-    """In double precision: to divide a small row by its sum makes more of rounding than that of the largest number."""
+    """In double precision, because dividing a small row by its sum amplifies rounding."""
     made = batched.edges_of(batch(name), edges)
     graph = made.graph(normalize)
     alone = [trace.with_edges(edges, normalize) for trace in traces(name, edges)]
@@ -188,7 +188,7 @@ def test_the_order_of_texts_changes_nothing() -> None:
 @pytest.mark.parametrize("lengths", [(1, 1), (2, 9), (7, 7, 7), (30, 1, 12, 3, 12)])
 @pytest.mark.parametrize("name", ["classifier", "llama"])
 def test_any_lengths(name: str, lengths: tuple[int, ...]) -> None:
-    """Ids without a tokenizer, of which no position is a class token: an encoder answers by all of them."""
+    """Without a tokenizer no position is a class token, so an encoder answers by all of them."""
     wrapped = model(name)
     generator = torch.Generator().manual_seed(sum(lengths))
     inputs = [{"input_ids": torch.randint(5, 80, (1, n), generator=generator)} for n in lengths]
@@ -284,7 +284,7 @@ def test_a_text_without_a_mask_refuses_its_batch() -> None:
         together = TextBatch.of(wrapped, [wrapped.encode(text) for text in some])
         for run in (batched.edges_by_gradient, batched.split):
             with pytest.raises(
-                InputError, match=r"the text has no \[MASK\], so the masked language model answers nothing"
+                InputError, match=r"the text has no \[MASK\], so the masked language model has nothing to predict"
             ):
                 run(together)
 
@@ -292,16 +292,16 @@ def test_a_text_without_a_mask_refuses_its_batch() -> None:
 def test_what_a_batch_does_not_know() -> None:
     with pytest.raises(
         InputError,
-        match="edges='alti': of a batch, expected 'mean', 'max', 'value-norm', 'head-norm', 'gradient', 'attention-gradient', 'answer'",
+        match="edges='alti': for a batch, expected 'mean', 'max', 'value-norm', 'head-norm', 'gradient', 'attention-gradient', 'answer'",
     ):
         batched.edges_of(batch("classifier"), "alti")
-    with pytest.raises(InputError, match="of='difference': of a batch, expected 'probability', 'logit' or 'log-odds'"):
+    with pytest.raises(InputError, match="of='difference': for a batch, expected 'probability', 'logit' or 'log-odds'"):
         batched.edges_by_gradient(batch("classifier"), of="difference")
-    with pytest.raises(InputError, match="gather is about edges by gradients"):
+    with pytest.raises(InputError, match="gather needs edges by gradients"):
         batched.edges_of(batch("classifier"), "mean").gather()
-    with pytest.raises(InputError, match=r"these parts have none: split\(batch, attention=True\)"):
+    with pytest.raises(InputError, match=r"which these parts did not keep: use split\(batch, attention=True\)"):
         batched.split(batch("classifier")).gather()
-    with pytest.raises(InputError, match="receptive_field='ratio': of gather"):
+    with pytest.raises(InputError, match="receptive_field='ratio': for gather"):
         batched.edges_by_gradient(batch("classifier")).gather(receptive_field="ratio")
     bare = bert("BertModel")
     together = TextBatch.of(bare, [bare.encode(text) for text in TEXTS])
@@ -310,7 +310,7 @@ def test_what_a_batch_does_not_know() -> None:
 
 
 def test_biases_of_experts_are_of_the_batch_as_a_whole() -> None:
-    """Tokens go to experts in an order of their own: what their biases give cannot be told by texts."""
+    """Tokens reach experts in another order, so the part of their biases cannot be split by text."""
     torch.manual_seed(0)
     config = transformers.GptOssConfig(
         vocab_size=90, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
@@ -327,7 +327,7 @@ def test_biases_of_experts_are_of_the_batch_as_a_whole() -> None:
 
 
 def test_a_model_that_reads_its_answer_from_padding_is_refused() -> None:
-    """A decoder finds the end of a text by its own padding token, and the tokenizer has another one."""
+    """A decoder finds the end of a text by its own padding token, but the tokenizer uses another."""
     wrapped = gpt2("GPT2ForSequenceClassification", num_labels=3, pad_token_id=7)
     wrapped.tokenizer.pad_token = wrapped.tokenizer.convert_ids_to_tokens(5)
     encoded = [wrapped.encode(text) for text in TEXTS]
@@ -335,7 +335,8 @@ def test_a_model_that_reads_its_answer_from_padding_is_refused() -> None:
     assert together.checked.padding is False
     for run in (batched.edges_by_gradient, batched.split):
         with pytest.raises(
-            ModelError, match="gives a padded text other numbers than the text alone: run texts of one length"
+            ModelError,
+            match="computes other numbers for a padded text than for the text alone: run texts of one length",
         ):
             run(together)
     alike = TextBatch.of(wrapped, [encoded[0], encoded[0]])
@@ -345,7 +346,7 @@ def test_a_model_that_reads_its_answer_from_padding_is_refused() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_predictions_of_a_padded_batch_are_those_of_its_texts(name: str) -> None:
-    """Also where a model answers at the last position of a text, which is not the last of the batch."""
+    """Even if a model answers at the last position of a text, which is not the last of the batch."""
     wrapped = model(name)
     together = wrapped.run_batch([wrapped.encode(text) for text in texts(name)])
     for number, text in enumerate(texts(name)):

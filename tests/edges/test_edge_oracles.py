@@ -1,4 +1,4 @@
-"""The slow definitions of edges, held against what must be true of the models themselves."""
+"""The slow definitions of edges, checked against facts about the models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 NAMES = tuple(oracles.models())
 CAUSAL = ("gpt2", "llama", "qwen2", "mistral")
 BOTH_WAYS = ("bert", "roberta", "gpt2-both-ways")
-FLOAT32 = ("llama", "qwen2", "mistral")  # transformers takes norms and softmax in float32, whatever the model's type
+FLOAT32 = ("llama", "qwen2", "mistral")  # transformers computes norms and softmax in float32 for any dtype
 WINDOW = 4  # of mistral
 IDS = oracles.text(6)
 
@@ -27,7 +27,7 @@ def model(name: str) -> Any:
 
 
 def given(name: str, layer: int) -> np.ndarray:
-    """y before any norm, [token, width]: the input of the norm that follows the addition in the layer, from a hook."""
+    """Return y [token, width] before any norm, from a hook on the norm after the addition in the layer."""
     block, found = oracles.block(model(name), layer), []
     norms = [getattr(block.layer, n) for n in ("ln_2", "post_attention_layernorm") if hasattr(block.layer, n)]
     (norm,) = [block.after] if block.after is not None else norms
@@ -39,7 +39,7 @@ def given(name: str, layer: int) -> np.ndarray:
 
 
 def hidden(name: str) -> np.ndarray:
-    """[query, key]: where the mask forbids to look."""
+    """Return [query, key]: True where the mask hides a key."""
     q, k = np.indices((6, 6))
     if name not in CAUSAL:
         return np.zeros((6, 6), bool)
@@ -127,13 +127,13 @@ def test_alti_by_hand_and_a_row_of_zeros_stays_zero(monkeypatch: pytest.MonkeyPa
     T = np.array([[[4.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [-1.0, 0.0]]])
     rest = np.array([[0.0, 1.0], [0.0, 0.0]])
     monkeypatch.setattr(oracles, "shares", lambda *_: (T, rest))
-    # y_0 = (4, 2): without the first it has 2 of 6, without the second 5 of 6. y_1 = 0, and all only takes it further off.
+    # y_0 = (4, 2): without the first part 2 of 6 remain, without the second 5 of 6. y_1 = 0: each part moves it away.
     np.testing.assert_allclose(oracles.alti(None, IDS, 0), [[0.8, 0.2], [0, 0]])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_effective_attention_does_what_attention_does(name: str) -> None:
-    ids = oracles.text(12)  # more tokens than a head is wide, so that there is a null space
+    ids = oracles.text(12)  # more tokens than a head is wide, so there is a null space
     _, _, weights = oracles.run(model(name), ids, 1)
     f = oracles.transformed(model(name), ids, 1)
     heads = []
@@ -166,12 +166,12 @@ def test_effective_attention_under_a_mask_is_that_of_the_visible_keys_alone(name
             np.abs(A[q, keys] @ T[keys] @ np.linalg.pinv(T[keys], rcond=1e-10)) for A, T in zip(weights, f, strict=True)
         ]
         np.testing.assert_allclose(found[q, keys], np.mean(heads, axis=0), rtol=0, atol=1e-10)
-    if name != "mistral":  # whose window is narrower than a value
+    if name != "mistral":  # its window is narrower than a value
         assert np.abs(found[11] - weights[:, 11].mean(0)).max() > 1e-3
 
 
 def answer(out: Any) -> Any:
-    """The log probability of an answer to each text: at the last token, or of the text."""
+    """Return the log probability of an answer to each text: at the last token, or of the text."""
     logits = out.logits[:, -1] if out.logits.ndim == 3 else out.logits
     return logits.log_softmax(-1)[:, 1]
 
@@ -254,10 +254,10 @@ def test_zeroing_the_values_of_a_token_that_a_query_cannot_see_changes_nothing(n
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
 def test_zeroing_the_values_of_a_token_that_nobody_looks_at_changes_nothing(name: str) -> None:
-    m = oracles.models()[name]()  # its own, because its weights change
+    m = oracles.models()[name]()  # a separate copy, because its weights change
     block = oracles.block(m, 1)
     _, seen, _ = oracles.run(m, IDS, 1)
-    # Queries are the first direction of each head for all tokens, and only the key of token 3 has it, negative.
+    # All queries are the first direction of each head, and only the key of token 3 has it, with a negative sign.
     away = torch.from_numpy(np.linalg.pinv(seen) @ np.where(np.arange(6) == 3, -1e4, 0))
     weight, bias = torch.zeros(32, 32, dtype=torch.float64), torch.zeros(32, dtype=torch.float64)
     weight[::8], bias[::8] = away, 1

@@ -1,4 +1,4 @@
-"""What an edge weighs: against the slow definitions, the facts that must hold, and what is refused."""
+"""Edge weights: the slow definitions, facts that must hold, and refusals."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from helpers.small_tokenizers import byte_level, wordpiece  # noqa: E402
 
 NAMES = tuple(oracles.models())
 CAUSAL = ("gpt2", "llama", "qwen2", "mistral")
-FLOAT32 = ("llama", "qwen2", "mistral")  # transformers takes norms and softmax in float32, whatever the model's type
+FLOAT32 = ("llama", "qwen2", "mistral")  # transformers computes norms and softmax in float32 for any dtype
 PLACE = 2  # where the token classifier is read
-IDS = oracles.text(12)  # more tokens than a head is wide, so that values have a null space
+IDS = oracles.text(12)  # more tokens than a head is wide, so values have a null space
 SHORT = oracles.text(6)
 BY_GRADIENT = ("gradient", "attention-gradient")
 TEXT = "the key to the cabinet"
@@ -40,7 +40,7 @@ def plain(name: str) -> Any:
 
 @cache
 def wrapped(name: str) -> Any:
-    """A model of its own, since wrapping puts something before its attention."""
+    """Return a separate model, because wrapping changes its attention."""
     model = oracles.models()[name]()
     if name == "gpt2-both-ways":
         model.config.prediction_position = PLACE
@@ -59,7 +59,7 @@ def close(found: Any, expected: np.ndarray, name: str, slack: float = 1e-6) -> N
 
 
 def hidden(name: str, n: int) -> np.ndarray:
-    """[query, key]: where the mask forbids to look."""
+    """Return [query, key]: True where the mask hides a key."""
     q, k = np.indices((n, n))
     if name not in CAUSAL:
         return np.zeros((n, n), bool)
@@ -98,7 +98,7 @@ def test_gradients_are_differences(name: str, of: str) -> None:
         return out.logits if out.logits.ndim == 2 else out.logits[:, place]
 
     with torch.no_grad():
-        # the model's first choice leaves its probability hardly room to move
+        # the probability of the model's first choice hardly moves
         second, first = said(plain(name)(input_ids=SHORT))[0].argsort()[-2:].tolist()
 
     def y(out: Any) -> Any:
@@ -110,9 +110,7 @@ def test_gradients_are_differences(name: str, of: str) -> None:
     trace = wrapped(name).trace({"input_ids": SHORT}, edges="gradient", of=of, answer=second)
     assert trace.provenance["answer"]["of"] == of
     found, both = weights.gradient(trace), weights.attention_gradient(trace)
-    slack = (
-        2e-5 if of == "difference" else 1e-6
-    )  # the answer is taken in float32, and probabilities near 1 differ by little
+    slack = 2e-5 if of == "difference" else 1e-6  # the answer is in float32, and probabilities near 1 differ by little
     for layer in range(3):
         close(found[layer], oracles.gradient(plain(name), SHORT, layer, y), name, slack)
         close(both[layer], oracles.attention_gradient(plain(name), SHORT, layer, y), name, slack)
@@ -130,7 +128,7 @@ def test_effective_attention_gives_what_attention_gives(name: str) -> None:
 
 
 def test_effective_attention_of_equal_tokens_is_shared_equally_between_them() -> None:
-    """The first layer of Llama knows no positions in its values: fewer tokens than dimensions have a null space too."""
+    """The values of Llama's first layer ignore positions, so even fewer tokens than dimensions have a null space."""
     trace = wrapped("llama").trace({"input_ids": torch.tensor([[7, 8, 7, 9]])}, edges="effective", normalize="none")
     first = trace.graph(residual=0)[0]
     own = trace.with_edges("mean").graph(residual=0)[0]
@@ -161,11 +159,11 @@ def test_beside_the_diagonal_a_block_adds_a_norm_or_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_bound_what_heads_add_together(name: str) -> None:
-    """The length of a sum is at most the sum of lengths, and no part points farther than it is long."""
+    """A sum is at most as long as the sum of lengths, and a part's projection at most as long as the part."""
     one, several = weights.value_norm(traced(name)), weights.head_norm(traced(name))
     beside = ~torch.eye(12, dtype=bool) & ~torch.from_numpy(hidden(name, 12))
     assert (one <= several * (1 + 1e-6)).all() and float((several - one)[:, beside].max()) > 1e-2
-    if name not in ("bert", "roberta"):  # where a norm follows, projections are of what has passed it
+    if name not in ("bert", "roberta"):  # if a norm follows, projections come after it
         assert (weights.projection(traced(name)) <= several * (1 + 1e-6)).all()
 
 
@@ -233,7 +231,7 @@ def test_rows_of_the_result_are_normalised_beside_the_edges() -> None:
 @pytest.mark.parametrize("name", ["roberta", "gpt2"])
 def test_flow_of_edges_is_the_maximum_flow(name: str) -> None:
     bare = traced(name)
-    # the gradient of a logit is not small: as it is, rollout is more than flow, which its documentation says
+    # a logit's gradient is not small: without normalisation rollout exceeds flow, as documented
     for how, bounded in (("none", False), ("graph", True), ("rows", True)):
         trace = bare.with_edges("gradient", how)
         flow, rollout = (f(query="all", layer=-1, residual=0.1).values[0] for f in (trace.flow, trace.rollout))
@@ -258,7 +256,7 @@ def test_gather_is_the_loop(name: str, residual: float | None, receptive_field: 
     trace, sees = traced(name), ~hidden(name, 12)
     E = weights.attention_gradient(trace).numpy()
     A = weights.mean(trace).numpy()
-    stays = 1 / 3 if residual is None else residual  # of three layers
+    stays = 1 / 3 if residual is None else residual  # three layers
     if receptive_field:
         received = [sum(1 / sees[q].sum() for q in range(12) if sees[q, k]) for k in range(12)]
         for layer, q in np.ndindex(3, 12):
@@ -352,7 +350,7 @@ def test_one_pass_has_all_edges(model: Any) -> None:
     start = model().trace(TEXT, edges="gradient")
     for edges in EDGES:
         fresh, found = model().trace(TEXT, edges=edges), start.with_edges(edges)
-        if edges == "answer":  # shares of a row that carries next to nothing would be shares of rounding
+        if edges == "answer":  # shares of a row that carries almost nothing would be shares of rounding errors
             torch.testing.assert_close(weights.signed_edges(found), weights.signed_edges(fresh), rtol=1e-5, atol=1e-6)
         else:
             np.testing.assert_allclose(found.graph(), fresh.graph(), rtol=1e-5, atol=1e-7)
@@ -405,7 +403,7 @@ def test_gradients_are_of_what_the_model_answers(model: Any, text: str, kind: st
     assert told["name"] == alone["name"] and told["probability"] == pytest.approx(alone["probability"], rel=1e-5)
     top = weights.gradient(trace)[-1].numpy()
     elsewhere = np.delete(top, place, axis=0)
-    assert top[place].max() > 1e-6 and (elsewhere == 0).all()  # in the last layer nothing else is read
+    assert top[place].max() > 1e-6 and (elsewhere == 0).all()  # the last layer is read nowhere else
     other = m.trace(text, edges="gradient", answer=1)
     assert not np.allclose(other.graph(), trace.graph())
     assert other.provenance["answer"]["name"] == m.gradient(text, 1).provenance["answer"]["name"]
@@ -431,7 +429,7 @@ def test_words() -> None:
         np.testing.assert_allclose(merged, expected, rtol=1e-6)
     assert words.provenance["edges"] == "attention-gradient" and words.flow().values.max() > 0
     alti = bert().trace("unbelievable keys", edges="alti").words()
-    assert np.array_equal(alti.graph(0.5), alti.graph(0))  # the residual connection is in it already
+    assert np.array_equal(alti.graph(0.5), alti.graph(0))  # alti already includes the residual connection
     np.testing.assert_allclose(alti.graph().sum(-1), 1, rtol=1e-5)
 
 
@@ -522,12 +520,12 @@ def architecture(name: str) -> Any:
 @pytest.mark.parametrize("name", ["DistilBERT", "ALBERT"])
 def test_relatives_of_bert_have_their_parts_found(name: str) -> None:
     trace = architecture(name).trace(some_ids(), edges="alti")
-    assert len({id(layer.sublayer) for layer in trace.inside.layers}) == 3  # also where layers share their modules
+    assert len({id(layer.sublayer) for layer in trace.inside.layers}) == 3  # even if layers share their modules
     np.testing.assert_allclose(trace.graph().sum(-1), 1, rtol=1e-5)
     for edges in ("value-norm", "block-norm", "head-norm", "value-zeroing"):
         assert EDGES[edges].function(trace).min() > 0
     along = EDGES["projection"].function(trace)
-    assert along.min() == 0 < along.diagonal(0, 1, 2).min()  # what points away counts for nothing
+    assert along.min() == 0 < along.diagonal(0, 1, 2).min()  # parts that point away count as zero
 
 
 WITH_ALL = (
@@ -539,7 +537,7 @@ WITHOUT_PARTS = ("ModernBERT", "GPT-NeoX", "OPT", "Gemma 2", "Gemma 3")
 
 @pytest.mark.parametrize("name", [*WITH_ALL, *WITHOUT_PARTS])
 def test_which_models_have_which_edges(name: str) -> None:
-    """What docs/edges.md says of them."""
+    """docs/edges.md lists them."""
     parts = ["value-norm", "block-norm", "head-norm", "projection", "alti"]
     assert list(lacking(architecture(name))) == ([] if name in WITH_ALL else parts)
 
@@ -555,11 +553,11 @@ def test_a_norm_after_attention_is_refused_and_values_can_be_zeroed() -> None:
             trace.with_edges(edges)
         sentence = str(told.value)
         assert sentence.startswith(
-            "these edges need to know how a layer projects, adds and norms what attention gives, and projecting, adding and "
-            "norming as BERT-, GPT-2- and Llama-like models do is off by "
+            "these edges need to know how a layer projects, adds and normalizes its attention output, but projecting, adding and "
+            "normalizing as BERT-, GPT-2- and Llama-like models do is off by "
         )
         assert sentence.endswith(
-            ' of what the layer computes: edges="effective", "attention-gradient" and "value-zeroing", for example, do without'
+            ' of what the layer computes: edges="effective", "attention-gradient" and "value-zeroing", for example, do not need this'
         )
 
 
@@ -585,21 +583,21 @@ ALL = ", ".join(map(repr, EDGES))
     [
         ({"edges": "values"}, f"edges='values': expected one of {ALL}"),
         ({"edges": "alti", "normalize": "row"}, "normalize='row': expected one of 'rows', 'graph', 'none'"),
-        ({"edges": "alti", "keep_heads": True}, "keep_heads does not go with edges='alti': leave one of them out"),
-        ({"edges": "alti", "heads": "max"}, "heads does not go with edges='alti': leave one of them out"),
+        ({"edges": "alti", "keep_heads": True}, "keep_heads does not work with edges='alti': leave one of them out"),
+        ({"edges": "alti", "heads": "max"}, "heads does not work with edges='alti': leave one of them out"),
         (
             {"edges": "alti", "memory": "linear"},
-            "edges='alti' need matrices: memory=\"linear\" has 'mean', 'head-norm', 'projection', 'attention-gradient', 'answer'; or trace with "
+            "edges='alti' need matrices: memory=\"linear\" supports 'mean', 'head-norm', 'projection', 'attention-gradient', 'answer'; or trace with "
             'memory="graph"',
         ),
         (
             {"edges": "mean", "memory": "linear", "missing": "self"},
-            "missing does not go with edges='mean': leave one of them out",
+            "missing does not work with edges='mean': leave one of them out",
         ),
-        ({"edges": "alti", "target": "key"}, "target does not go with edges='alti': leave one of them out"),
+        ({"edges": "alti", "target": "key"}, "target does not work with edges='alti': leave one of them out"),
         (
             {"edges": "alti", "missing": "self"},
-            "missing='self' does not go with edges: normalize= says what becomes of rows that sum to less than one",
+            "missing='self' does not work with edges: use normalize= for rows that sum to less than one",
         ),
         (
             {"edges": "gradient", "of": "odds"},
@@ -607,11 +605,11 @@ ALL = ", ".join(map(repr, EDGES))
         ),
         (
             {"edges": "gradient", "answer": "perhaps"},
-            "answer='perhaps' is no class of this model: expected one of 'LABEL_0', 'LABEL_1'",
+            "answer='perhaps' is not a class of this model: expected one of 'LABEL_0', 'LABEL_1'",
         ),
-        ({"answer": 1}, "answer goes with edges: say which, for example edges='attention-gradient'"),
-        ({"of": "probability"}, "of goes with edges: say which, for example edges='attention-gradient'"),
-        ({"normalize": "rows"}, "normalize goes with edges: say which, for example edges='attention-gradient'"),
+        ({"answer": 1}, "answer needs edges, for example edges='attention-gradient'"),
+        ({"of": "probability"}, "of needs edges, for example edges='attention-gradient'"),
+        ({"normalize": "rows"}, "normalize needs edges, for example edges='attention-gradient'"),
     ],
 )
 def test_what_does_not_go_together(given: dict[str, Any], sentence: str) -> None:
@@ -636,13 +634,15 @@ def test_one_score_has_no_other_answer() -> None:
     assert model.trace(some_ids(), edges="gradient").provenance["answer"]["kind"] == "score"
     refuses(
         lambda: model.trace(some_ids(), edges="gradient", of="difference"),
-        "of='difference': this model answers with one number, so there is no other answer; give 'logit'",
+        "of='difference': this model answers with one number, so there is no other answer; use 'logit'",
     )
 
 
-NOTHING = 'this trace kept nothing but weights: trace the text with edges="mean", or with the edges that you want; words() comes last'
+NOTHING = (
+    'this trace kept only weights: trace the text with edges="mean", or with the edges that you want; call words() last'
+)
 NO_ANSWER = (
-    "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
+    "gather adds up what edges carry to the answer, and these edges are not about an answer: trace with "
     'edges="answer", "attention-gradient" or "gradient"'
 )
 
@@ -657,13 +657,13 @@ def test_a_trace_that_lacks_something() -> None:
     for edges in BY_GRADIENT:
         refuses(
             lambda edges=edges: once.with_edges(edges),
-            'these edges need the gradient of the answer, and this trace made no backward pass: trace the text with edges="gradient"',
+            'these edges need the gradient of the answer, and this trace ran no backward pass: trace the text with edges="gradient"',
         )
     refuses(once.gather, NO_ANSWER)
     refuses(bert().trace(TEXT, edges="gradient").with_edges("alti").gather, NO_ANSWER)
     refuses(
         lambda: traced("bert").gather(receptive_field="ratio"),
-        "receptive_field='ratio': of gather, expected 'layer' or None",
+        "receptive_field='ratio': for gather, expected 'layer' or None",
     )
     refuses(
         lambda: traced("bert").gather(residual=2), "residual=2: expected a weight between 0 and 1 (the paper uses 0.5)"
@@ -682,27 +682,27 @@ def test_a_trace_that_lacks_something() -> None:
         (
             "ViT",
             "alti",
-            "these edges need to know how a layer projects, adds and norms what attention gives, and the layers of ViTModel "
-            'are not made as those of BERT-, GPT-2- and Llama-like models: edges="effective", '
-            '"attention-gradient" and "value-zeroing", for example, do without',
+            "these edges need to know how a layer projects, adds and normalizes its attention output, but the layers of ViTModel "
+            'are not built like those of BERT-, GPT-2- and Llama-like models: edges="effective", '
+            '"attention-gradient" and "value-zeroing", for example, do not need this',
         ),
-        ("T5", "mean", "T5ForConditionalGeneration has two stacks of layers, and edges are for models with one: trace it without edges"),
+        ("T5", "mean", "T5ForConditionalGeneration has two stacks of layers, but edges are for models with one: trace it without edges"),
         (
             "BLOOM",
             "alti",
-            "the attention of BloomForCausalLM was captured as eager attention, and edges need the attention interface of "
-            "transformers, through which they see inside a layer: trace it without edges, by its weights alone",
+            "the attention of BloomForCausalLM was captured as eager attention, but edges need the attention interface of "
+            "transformers to see inside a layer: trace it without edges, by its weights alone",
         ),
         (
             "nn.TransformerEncoder",
             "mean",
-            "the attention of TransformerEncoder was captured as fused attention, and edges need the attention interface of "
-            "transformers, through which they see inside a layer: trace it without edges, by its weights alone",
+            "the attention of TransformerEncoder was captured as fused attention, but edges need the attention interface of "
+            "transformers to see inside a layer: trace it without edges, by its weights alone",
         ),
         (
             "Swin",
             "effective",
-            "SwinModel attends within windows, and edges are for models that attend to all positions: trace it without edges",
+            "SwinModel attends within windows, but edges are for models that attend to all positions: trace it without edges",
         ),
     ],
 )  # fmt: skip
@@ -746,7 +746,7 @@ def test_what_differs_by_rounding_alone_has_no_angle() -> None:
 
 
 def test_parts_are_checked_position_by_position() -> None:
-    """A residual connection that is scaled is refused, also where one position has much larger states than the others."""
+    """A scaled residual connection is refused even if one position has much larger states than the others."""
     model = built(next(a for a in ARCHITECTURES if a.name == "Llama"))
     layer = model.model.layers[1]
     layer.self_attn.o_proj.register_forward_hook(lambda module, given, out: out * 0.5)

@@ -1,4 +1,4 @@
-"""Answer edges of classifiers of images: against the definition, worked out position by position for a ViT."""
+"""Answer edges of image classifiers against the definition, worked out position by position for a ViT."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def vit() -> nn.Module:
 
 
 def norm(module: nn.LayerNorm, x: Tensor) -> Callable[[Tensor], Tensor]:
-    """The norm at x, its scale constant and its bias left out."""
+    """Return the norm at x with a constant scale and without its bias."""
     scale = 1 / (x.var(-1, unbiased=False, keepdim=True) + module.eps).sqrt()
     return lambda z: (z - z.mean(-1, keepdim=True)) * scale * module.weight
 
 
 def attended(module: nn.Linear, weights: Tensor, z: Tensor) -> Tensor:
-    """Values of all heads mixed by constant weights [head, query, key]."""
+    """Mix the values of all heads by constant weights [head, query, key]."""
     heads, n, _ = weights.shape
     values = (z @ module.weight.T).reshape(n, heads, -1)
     return torch.einsum("hqk,khd->qhd", weights, values).reshape(n, -1)
 
 
 def parts_of_the_definition(model: nn.Module, chosen: int) -> np.ndarray:
-    """What is left of the answer's log-odds when every state that enters but one is zero and every constant is gone.
+    """Return each position's part: the answer's log-odds with all other input states zero and without constants.
 
-    Attention, the scales of norms and the gates of feed-forward networks are those of the whole image.
+    Attention, norm scales and feed-forward gates are those of the whole image.
     """
     out = model(PIXELS.double(), output_attentions=True, output_hidden_states=True)
     states = [x[0] for x in out.hidden_states]
@@ -50,7 +50,7 @@ def parts_of_the_definition(model: nn.Module, chosen: int) -> np.ndarray:
     for layer, x, weights in zip(model.vit.layers, states, out.attentions, strict=False):
         before = norm(layer.layernorm_before, x)
         mixed = partial(attended, layer.attention.v_proj, weights[0])
-        # every row of attention sums to one, so that the bias of the values comes through as it is
+        # each row of attention sums to one, so the bias of the values passes through unchanged
         whole = mixed(layer.layernorm_before(x)) + layer.attention.v_proj.bias
         middle = x + layer.attention.o_proj(whole)
         after = norm(layer.layernorm_after, middle)
@@ -68,7 +68,7 @@ def parts_of_the_definition(model: nn.Module, chosen: int) -> np.ndarray:
     last = norm(model.vit.layernorm, states[-1])
     logits = out.logits[0]
     others = [i for i in range(len(logits)) if i != chosen]
-    slope = -torch.softmax(logits[others], 0)  # log-odds: the chosen logit against the others, by their chances
+    slope = -torch.softmax(logits[others], 0)  # log-odds: the chosen logit against the others
     parts = []
     for k in range(len(states[0])):
         z = torch.zeros_like(states[0])
@@ -88,7 +88,7 @@ def test_answer_inputs_of_an_image_are_those_of_the_definition() -> None:
     result = trace.answer_inputs(signed=True)
     assert result.patches == (4, 4) and result.special == (True, *[False] * 16)
     assert np.abs(expected).max() > 0.01
-    assert np.allclose(result.row(), expected, rtol=0, atol=1e-6)  # eager takes its softmax in single precision
+    assert np.allclose(result.row(), expected, rtol=0, atol=1e-6)  # eager computes softmax in single precision
     assert result.provenance["answer"]["name"] == "boat"
 
 
@@ -116,7 +116,7 @@ def test_models_of_images_that_have_no_answer_edges_say_why() -> None:
     with pytest.raises(af.ModelError, match=r"has no head, so it answers nothing: expected a classifier or a language"):
         af.wrap(hf("ViTModel", **IMAGE)()).trace(PIXELS, edges="answer")
     swin = hf("SwinForImageClassification", image_size=32, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=4)  # fmt: skip
-    with pytest.raises(af.ModelError, match=r"^SwinForImageClassification attends within windows, and edges are for"):
+    with pytest.raises(af.ModelError, match=r"^SwinForImageClassification attends within windows, but edges are for"):
         af.wrap(swin()).trace(PIXELS, edges="answer")
     segments = hf("BeitForMaskedImageModeling", **IMAGE, use_mask_token=True)
     with pytest.raises(af.InputError, match=r"expected the classes of an image or a sound$"):

@@ -20,7 +20,7 @@ from helpers.small_tokenizers import sentencepiece, wordpiece  # noqa: E402
 
 
 def plain(tokenizer: Any) -> Any:
-    """Without token types, whose embeddings GPT-2 would take from the table of words."""
+    """Drop token types, whose embeddings GPT-2 would take from the table of words."""
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return tokenizer
 
@@ -50,9 +50,9 @@ SPECIAL = {"[CLS]", "[SEP]", "[EOS]", "<s>"}
 
 
 def said(model: Any, question: Any, stays: set[int], by: str) -> float:
-    """The answer to one text with only these positions, run by itself."""
+    """Return the answer to one text with only these positions, run alone."""
     names = question.tensors
-    left: list[tuple[int, dict[str, int]]] = []  # position in the whole text, and what stands there
+    left: list[tuple[int, dict[str, int]]] = []  # position in the whole text, and the input there
     for i in range(question.length):
         here = {name: int(x[0, i]) for name, x in names.items()}
         if i in stays:
@@ -69,7 +69,10 @@ def said(model: Any, question: Any, stays: set[int], by: str) -> float:
 
 
 def loop(model: Any, question: Any, row: list[int], by: str, steps: int, known: dict[Any, float]) -> list[list[float]]:
-    """known: what was said already, because rankings have sets in common."""
+    """Compute the curves from the definition.
+
+    known: answers so far, because rankings share sets.
+    """
     everything = set(range(question.length))
     free = [i for i in range(question.length) if question.encoded.tokens[i] not in SPECIAL and i != question.place]
     ranked = [free[k] for k in row]
@@ -102,7 +105,7 @@ def test_curves_are_the_loop(name: str) -> None:
             for question, ranking, curve in zip(asked, rankings, found, strict=True):
                 expected = np.array([loop(model, question, row, by, steps, known) for row in ranking.tolist()])
                 assert curve.shape == (3, 2, steps + 1) and np.allclose(curve, expected, atol=2e-6), by
-                assert np.ptp(expected) > 1e-3  # or anything would pass
+                assert np.ptp(expected) > 1e-3  # otherwise anything would pass
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +120,8 @@ def test_what_is_content(embedded: Any) -> None:
 
     assert free(embedded, "the key to the cabinets") == ["the", "key", "to", "the", "cabinets"]
     assert free(bert("BertForMaskedLM"), "the [MASK] to the book") == ["the", "to", "the", "book"]
-    assert free(llama(), "the key") == ["the"]  # neither how it begins nor the last token, which answers
-    classifier = gpt2("GPT2ForSequenceClassification", num_labels=3)  # which reads the class at the last token
+    assert free(llama(), "the key") == ["the"]  # neither the start token nor the last token, which answers
+    classifier = gpt2("GPT2ForSequenceClassification", num_labels=3)  # it reads the class at the last token
     (question,) = questions(classifier, ["the key to"], [None], False)
     tokens = question.encoded.tokens
     assert [tokens[i] for i in content(question, causal=True)] == list(tokens[:-1])
@@ -132,15 +135,15 @@ def test_ties_are_broken_alike_for_all_methods_and_anew_with_each_seed() -> None
     scores = np.concatenate([scores, 5 * scores + 1, np.ones((1, 12))])
     first, same, other = orders(scores, 3), orders(scores, 3), orders(scores, 4)
     assert np.array_equal(first, same) and not np.array_equal(first, other)
-    assert np.array_equal(first[:6], first[6:12])  # equal up to scale: ranked alike
+    assert np.array_equal(first[:6], first[6:12])  # equal up to scale, so ranked alike
     for row, ranked in zip(scores, first, strict=True):
         assert sorted(ranked) == list(range(12)) and (np.diff(row[ranked]) <= 0).all()
-        for level in set(row):  # among equals, the order of the method to which all are equal
+        for level in set(row):  # ties follow the order of the method whose scores all tie
             tied = [i for i in first[-1] if row[i] == level]
             assert [i for i in ranked if row[i] == level] == tied
     assert np.array_equal(orders(scores * (1 + 1e-13 * rng.standard_normal(scores.shape)), 3), first)
     begins = [orders(np.zeros((1, 4)), seed)[0, 0] for seed in range(200)]
-    assert np.bincount(begins, minlength=4).min() > 25  # no place of the text is preferred
+    assert np.bincount(begins, minlength=4).min() > 25  # no position is preferred
 
 
 def test_a_method_without_scores_has_no_curve(embedded: Any) -> None:
@@ -167,7 +170,7 @@ def test_each_set_of_a_text_runs_once(embedded: Any) -> None:
         m = ranking.shape[1]
         counts = {math.ceil(s * m / 10 - 1e-9) for s in range(11)}
         parts = {frozenset(part) for row in ranking.tolist() for n in counts for part in (row[:n], row[n:])}
-        sets.append(len(parts - {frozenset(range(m))}))  # the whole text has run: its chance is known
+        sets.append(len(parts - {frozenset(range(m))}))  # the whole text has already run: its chance is known
     ran = 0
 
     def count(module: Any, args: Any, given: Any) -> None:
@@ -184,7 +187,7 @@ def test_each_set_of_a_text_runs_once(embedded: Any) -> None:
     assert told[0] == (0, ran) and told[-1] == (ran, ran)
     for question, curve in zip(asked, found, strict=True):
         assert (curve[:, 0, 0] == question.chance).all() and (curve[:, 1, -1] == question.chance).all()
-        assert np.array_equal(curve[:, 0, -1], curve[:, 1, 0])  # without all is with none
+        assert np.array_equal(curve[:, 0, -1], curve[:, 1, 0])  # deleting all equals keeping none
         assert np.array_equal(curve[9:], curve[:4])
 
 
@@ -218,13 +221,13 @@ def test_one_content_token_and_none(by: str) -> None:
 def test_one_token_that_cannot_be_removed(kind: str) -> None:
     model = gpt2(kind)
     asked = questions(model, [{"input_ids": torch.tensor([[40]])}], [None], False)
-    m = 1 if kind == "GPT2ForSequenceClassification" else 0  # of a decoder, it is the one that answers
+    m = 1 if kind == "GPT2ForSequenceClassification" else 0  # in a decoder, it is the token that answers
     (found,) = curves(model, asked, [np.zeros((1, m), int)], "remove")
     assert len(content(asked[0])) == m and (found == asked[0].chance).all()
 
 
 class Bag(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """Words that vote: the logit of "yes" is the sum of what its words weigh."""
+    """A voting model: the logit of "yes" is the sum of its words' weights."""
 
     def __init__(self, weights: Any) -> None:
         super().__init__()
@@ -298,8 +301,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a token twice": (lambda m, q, r: curves(m, q, [r[0], [[0, 1], [1, 1]]], "mask"), "the ranking of question 1 does not name each content token once: expected rows of the numbers from 0 to 1, as orders() gives them"),
     "a token from the end": (lambda m, q, r: curves(m, q, [r[0], [[0, 1], [0, -1]]], "mask"), "the ranking of question 1 does not name each content token once: expected rows of the numbers from 0 to 1, as orders() gives them"),
     "positions of the text": (lambda m, q, r: curves(m, q, [r[0] + 1, r[1]], "mask"), "the ranking of question 0 does not name each content token once: expected rows of the numbers from 0 to 4, as orders() gives them"),
-    "a curve alone": (lambda m, q, r: metrics(np.ones(11), 1.0), "curve has shape (11,): expected [..., 2, steps + 1] with at least 3 steps, so that one lies near 20% of the tokens"),
-    "two steps": (lambda m, q, r: metrics(np.ones((5, 2, 3)), 1.0), "curve has shape (5, 2, 3): expected [..., 2, steps + 1] with at least 3 steps, so that one lies near 20% of the tokens"),
+    "a curve alone": (lambda m, q, r: metrics(np.ones(11), 1.0), ("curve has shape (11,): expected [..., 2, steps + 1] with at least 3 steps, so that one is near 20 % of the "
+    "tokens")),
+    "two steps": (lambda m, q, r: metrics(np.ones((5, 2, 3)), 1.0), ("curve has shape (5, 2, 3): expected [..., 2, steps + 1] with at least 3 steps, so that one is near 20 % of the "
+    "tokens")),
 }  # fmt: skip
 
 

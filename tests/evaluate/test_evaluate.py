@@ -64,7 +64,7 @@ def test_rounding_noise_ties() -> None:
 
 
 def test_intervals() -> None:
-    """About as wide as the normal interval of the mean; none where all samples agree; the same again by its seed."""
+    """About as wide as the normal interval of the mean; empty if all samples agree; reproducible by seed."""
     values = np.random.default_rng(2).normal(0.2, 1, (400, 1))
     table = np.concatenate([values, np.full_like(values, 0.7)], 1)
     found, constant = intervals(table, 4000, 0)
@@ -95,11 +95,11 @@ def test_paired_tests() -> None:
     for tied in (
         [0.1, 0.1, 0.2, 0.2, 0.3],
         [0.3, 0.3],
-    ):  # all of one sign: 2 of the 2ⁿ ways to draw signs are as far out
+    ):  # all of one sign: 2 of the 2ⁿ sign patterns are as extreme
         assert wilcoxon(np.array(tied)) == pytest.approx(2 / 2 ** len(tied))
     with_ties = np.round(rng.normal(0.2, 0.5, 20))
     assert 0 < (wilcoxon(with_ties) or 0) <= 1
-    # under no difference at all, p is uniform: the share below 0.05 is 0.05
+    # If nothing differs, p is uniform: the share below 0.05 is 0.05.
     p = np.array([wilcoxon(rng.normal(size=40)) for _ in range(400)])
     assert 0.02 < np.mean(p < 0.05) < 0.09
     assert holm([0.5, 0.6]) == [1.0, 1.0] and holm([]) == []
@@ -146,7 +146,7 @@ def test_comparisons(classifier: Any) -> None:
     found = evaluate(classifier, TEXTS, importance=["blank-out"])
     assert len(found.comparisons) == 2 * 3
     first = next(c for c in found.comparisons if (c.layer, c.first, c.second) == (0, "flow", "rollout"))
-    assert first.p is None and first.adjusted is None  # the same at L1, by definition
+    assert first.p is None and first.adjusted is None  # equal at L1, by definition
     assert first.difference is not None and first.difference.mean == 0
     for c in found.comparisons:
         a, b = (found.correlations[:, 0, found.views.index(view), c.layer] for view in (c.first, c.second))
@@ -163,7 +163,7 @@ def test_explain_the_true_or_the_predicted_class(classifier: Any) -> None:
     assert true.accuracy == said.accuracy == 0
     assert np.allclose(
         true.correlations, -said.correlations, atol=1e-9
-    )  # of two classes, one loses what the other gains
+    )  # with two classes, one loses what the other gains
 
 
 def test_masked_and_next_token() -> None:
@@ -175,7 +175,7 @@ def test_masked_and_next_token() -> None:
     decoder = gpt2()
     found = evaluate(decoder, [TEXT], importance=["gradient"], views=["rollout"])
     rollout, gradient = decoder.trace(TEXT).rollout(query=-1).values[1, 0], decoder.gradient(TEXT).row()
-    expected = spearman(rollout[:-1], gradient[:-1])  # the query itself is no candidate
+    expected = spearman(rollout[:-1], gradient[:-1])  # the query itself is not ranked
     assert expected != pytest.approx(spearman(rollout, gradient), abs=1e-3)
     assert found.correlations[0, 0, 0, 1] == pytest.approx(expected)
 
@@ -209,9 +209,9 @@ def test_exclusions_are_counted(classifier: Any) -> None:
         ({"texts": "abc"}, "texts is a str: expected a list of texts"),
         ({"texts": [None]}, "text 0 is None: expected a text, a pair of texts as a tuple, or a dict with input_ids"),
         ({"texts": ["a", "\ud800"]}, "text 1 is "),
-        ({"texts": []}, r"there is no text to evaluate on \(none was given\)"),
-        ({"texts": ["", ""]}, r"there is no text to evaluate on \(2 empty\)"),
-        ({"labels": ["dog"] * 5}, "answer='dog' is no class of this model"),
+        ({"texts": []}, r"there is no text to evaluate \(none was given\)"),
+        ({"texts": ["", ""]}, r"there is no text to evaluate \(2 empty\)"),
+        ({"labels": ["dog"] * 5}, "answer='dog' is not a class of this model"),
     ],
 )
 def test_mistakes(classifier: Any, options: dict[str, Any], message: str) -> None:
@@ -247,11 +247,11 @@ def test_every_format_reads_the_same(tmp_path: Path, name: str) -> None:
 
 def test_labels_by_name_or_number() -> None:
     assert known_labels(["YES", "no", 1, "0", 1.0, "1.0"], NAMES, Path("x.csv")) == [1, 0, 1, 0, 1, 1]
-    with pytest.raises(af.InputError, match="the label nan is no class"):
+    with pytest.raises(af.InputError, match="the label nan is not a class"):
         known_labels([float("nan")], NAMES, Path("x.csv"))
     with pytest.raises(
         af.InputError,
-        match=r"x.csv, row 2: the label '2' is no class of the model; expected one of 'no' \(0\), 'yes' \(1\)",
+        match=r"x.csv, row 2: the label '2' is not a class of the model; expected one of 'no' \(0\), 'yes' \(1\)",
     ):
         known_labels(["1", "2"], NAMES, Path("x.csv"))
 
@@ -270,7 +270,7 @@ def test_labels_by_name_or_number() -> None:
         ("a.tsv", "text\tlabel\nx\t1\t2\n", "a.tsv, line 2: more cells than the 2 columns of the first line"),
         ("a.jsonl", '{"text": "x"}\n{oops\n', "a.jsonl, line 2: not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl, line 1: expected an object"),
-        ("a.jsonl", '{"text": 3}\n', "a.jsonl, row 1: the column 'text' holds 3; expected text"),
+        ("a.jsonl", '{"text": 3}\n', "a.jsonl, row 1: the column 'text' contains 3; expected text"),
         ("a.csv.gz", "text\nx\n", "cannot be read as csv"),
         ("a.parquet", "nonsense", "cannot be read as parquet"),
     ],
@@ -310,12 +310,13 @@ def test_command(attnflow: Any, classifier: Any, tmp_path: Path, monkeypatch: py
     shown = run("-o", str(tmp_path / "out"))
     assert "…" not in shown and "all tokens" in shown
     assert "blank-out" in shown and "rollout" in shown and "±" in shown
-    assert shown.rstrip().endswith("--output writes the comparisons at all layers, and every single correlation")
+    assert shown.rstrip().endswith("--output writes the comparisons at all layers and every single correlation")
     assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["samples"] == 5
     rows = (tmp_path / "out" / "correlations.csv").read_text().splitlines()
     assert rows[0] == "sample,importance,view,layer,spearman" and len(rows) == 1 + 5 * 2 * 3 * 2
 
 
+@pytest.mark.long
 def test_command_of_the_grid(attnflow: Any, classifier: Any, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="a grid needs pyarrow")
     classifier.unwrap().save_pretrained(tmp_path / "model")
@@ -329,7 +330,7 @@ def test_command_of_the_grid(attnflow: Any, classifier: Any, tmp_path: Path) -> 
     few = [
         "--edges", "alti", "--importance", "gradient", "--deletions", "unk", "--steps", "3", "--sanity", "1", "--workers", "1",
     ]  # fmt: skip
-    out = tmp_path / "out.d"  # a folder, whatever it is called
+    out = tmp_path / "out.d"  # a folder, despite its name
     printed = run(*few, "-o", str(out), "--json")
     summary = json.loads(printed.out)
     assert summary["samples"] == 4 and summary["provenance"]["excluded"] == {"fewer than two tokens": 1}
@@ -338,10 +339,10 @@ def test_command_of_the_grid(attnflow: Any, classifier: Any, tmp_path: Path) -> 
     assert {"grid.json", "grid.parquet", "curves.parquet", "grid.html"} <= {path.name for path in out.iterdir()}
     assert f"wrote {out / 'grid.html'}" in printed.err and "scores: 4 of 4 texts" in printed.err
     again = run(*few, "-o", str(out))
-    assert "Tokens deleted (unk), 4 texts: means" in again.out and "of 4 texts" not in again.err  # nothing anew
-    message = "--grid needs a folder, from which the same command resumes: give one with -o"
+    assert "Tokens deleted (unk), 4 texts: means" in again.out and "of 4 texts" not in again.err  # all reused
+    message = "--grid needs a folder for its results: give one with -o"
     assert message in " ".join(run(*few, status=2).err.split())
-    message = "--views does not go with --grid, where each method says it by itself"
+    message = "--views cannot be combined with --grid, which sets it for each method"
     assert message in " ".join(run("--views", "raw", "-o", str(out), status=2).err.split())
 
 

@@ -1,4 +1,4 @@
-"""What the terminal says of an evaluation, and the files that are written of it."""
+"""The terminal output of an evaluation, and its files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_remarks(grid: Evaluation, summary: dict[str, Any]) -> None:
     cost = summary["ahead_of_all"][0]["cost"]
     asked = "ahead of raw, rollout and flow by"
     files = "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
-    ahead = "ahead is better than each of them, text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
+    ahead = "ahead: better than each of them, compared text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
     assert list(remarks(grid)) == [
         f"{asked} blank-out: alti · rollout",
         f"{asked} comprehensiveness (mask): alti · rollout",
@@ -104,7 +104,7 @@ def test_remarks(grid: Evaluation, summary: dict[str, Any]) -> None:
         "by both: nothing",
         ahead,
         "left out: 1,200 texts, longer",
-        "raw: up to 3 of 60 texts have no value by some metric and are in no mean of it",
+        "raw: up to 3 of 60 texts have no value by some metric and are left out of its mean",
         files,
         told.recommendation,
     ]
@@ -137,7 +137,7 @@ def test_files(grid: Evaluation, summary: dict[str, Any], tmp_path: Path) -> Non
     assert {
         **summary,
         **{name: held[name] for name in ("cells", "tests")},
-    } == held  # these two by numbers, or it is huge
+    } == held  # these two store numbers in place of names, for size
     first = summary["cells"][0]
     assert held["cells"]["fields"] == list(first) and held["cells"]["rows"][0] == [0, 0, *list(first.values())[2:]]
     for name in ("cells", "tests"):
@@ -177,7 +177,7 @@ def test_mistakes(grid: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as e:
         grid.save(tmp_path / "file")
-    assert str(e.value) == f"cannot make the folder {str(tmp_path / 'file')!r}: File exists"
+    assert str(e.value) == f"cannot create the folder {str(tmp_path / 'file')!r}: File exists"
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError) as e:
@@ -190,7 +190,7 @@ def test_mistakes(grid: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def layered(n: int = 12) -> Evaluation:
-    """raw, rollout and flow at two layers by two importances; rollout and flow are the same at the first."""
+    """Return raw, rollout and flow at two layers by two importances; rollout and flow are equal at the first."""
     rng = np.random.default_rng(0)
     values = rng.normal(0.2, 0.3, (n, 6, 2))  # [sample, view · layer, importance]
     values[:, 4] = values[:, 2]
@@ -214,7 +214,7 @@ def test_an_evaluation_of_layers_is_a_small_grid(tmp_path: Path) -> None:
     assert one.correlations.shape == (12, 2, 3, 2) and one.views == ("raw", "rollout", "flow")
     assert np.array_equal(one.correlations[:, 1, 2, 0], one.values[:, 4, 1])
     assert one.cell("gradient", "raw", 1).without == {"why not": 1} and one.cell("gradient", "raw", 1).n == 11
-    summary = one.summary  # which the page shows
+    summary = one.summary  # the page shows it
     assert [m["name"] for m in summary["methods"]] == [f"{v} L{k}" for v in one.views for k in (1, 2)]
     assert [(t["first"], t["second"]) for t in summary["tests"][:3]] == [
         ("flow L1", "rollout L1"), ("flow L1", "raw L1"), ("rollout L1", "raw L1")
@@ -236,7 +236,7 @@ def test_what_is_said_of_layers() -> None:
         "left out: 2 texts, empty",
         "gradient: 1 of 12 texts have no correlation and are in no mean (why not, at raw L2)",
         "a note",
-        "save(folder) writes the comparisons at all layers, and every single correlation",
+        "save(folder) writes the comparisons at all layers and every single correlation",
     ]
 
 
@@ -261,5 +261,5 @@ def test_it_shows_and_saves_itself(make: Any, tmp_path: Path) -> None:
     assert len(rows) - 1 == table.num_rows == one.values.size and rows[0].split(",") == table.column_names
     assert rows[-1].split(",")[0] == str(table.to_pylist()[-1]["sample"]) == str(one.samples - 1)
     assert rows[-1].split(",")[-1] == repr(table.to_pylist()[-1][table.column_names[-1]])
-    with pytest.raises(InputError, match="no cell of 'luck', 'flow' at layer None"):
+    with pytest.raises(InputError, match="there is no cell 'luck', 'flow' at layer None"):
         one.cell("luck", "flow")

@@ -1,4 +1,4 @@
-"""The grid goes on where it was stopped, by whatever; the sanity check shuffles weights and puts them back."""
+"""The grid resumes after any interruption; the sanity check shuffles weights and restores them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ METHODS = (
 def scored(
     model: Any, text: Any, methods: Any, *, truncate: bool = False, seed: int = 0, answer: int | None = None
 ) -> Any:
-    """As `score_text`, for the methods above: one of them never has a score, and importances keep their sign."""
+    """Replace `score_text` for the methods above: one never has a score, and importances keep their sign."""
     (question,) = questions(model, [text], [answer], truncate)
     at = deletion.content(question)
     n = len(at)
@@ -68,7 +68,7 @@ def scored(
 def guessed(
     model: Any, text: Any, methods: Any, *, truncate: bool = False, seed: int = 0, answer: int | None = None
 ) -> Any:
-    """Quickly: numbers drawn by chance, others for every text, seed, answer and all that changes what the model says."""
+    """Draw random scores, which depend on the text, the seed, the answer and the model's output; this is quick."""
     (question,) = questions(model, [text], [answer], truncate)
     at = deletion.content(question)
     rng = np.random.default_rng([seed, question.chosen, int(1e9 * abs(question.chance))])
@@ -90,7 +90,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def put(monkeypatch: pytest.MonkeyPatch, score: Any) -> list[Any]:
-    """Scores by this function, in parts of two texts; which texts were scored, and for which answer."""
+    """Score with this function, in parts of two texts, and return the texts and answers that it was given."""
     asked: list[Any] = []
 
     def told(model: Any, text: Any, *more: Any, **options: Any) -> Any:
@@ -171,8 +171,8 @@ def test_it_is_the_plain_loop(source: Any, tmp_path: Path, monkeypatch: pytest.M
     assert fakes == [
         *((text, None) for text in TEXTS),
         *((TEXTS[k], chosen[k]) for k in order),
-    ]  # the real model's answer
-    assert np.isnan(found.sanity["all"][:, [1, 3, 4]]).all()  # without scores, and importances
+    ]  # the answer of the real model
+    assert np.isnan(found.sanity["all"][:, [1, 3, 4]]).all()  # one without scores, and importances
     assert np.isnan(found.sanity["all"][3:]).all() and np.allclose(found.sanity["all"][:3, 2], 1)
     assert not np.allclose(found.sanity["all"][:3, 0], 1)
     told = {
@@ -201,7 +201,7 @@ def test_it_is_the_plain_loop(source: Any, tmp_path: Path, monkeypatch: pytest.M
         *(f"{stage}: {k} of 5" for stage in ("scores", "curves") for k in (2, 4, 5)),
         *(f"sanity: {k} of 3" for k in (2, 3)),
     ]
-    assert kept == [1, 2, 3, 1, 2, 3, 1, 2]  # what is told of is safe, whatever happens next
+    assert kept == [1, 2, 3, 1, 2, 3, 1, 2]  # progress is reported only after the part is saved
     assert "texts/s, about " in lines[0] and lines[0].endswith(" left") and lines[2].endswith("texts/s")
 
 
@@ -243,8 +243,8 @@ def test_it_goes_on_where_it_was_stopped(
     assert not half.exists()
     assert bytes_of(found) == bytes_of(whole)
     assert found.provenance == whole.provenance
-    assert fakes == asked[-len(fakes) :] and len(fakes) < len(asked)  # and nothing twice
-    assert any("texts are there already" in line for line in lines) == (parts not in ((3, 0, 0), (3, 3, 0)))
+    assert fakes == asked[-len(fakes) :] and len(fakes) < len(asked)  # nothing runs twice
+    assert any("texts are already done" in line for line in lines) == (parts not in ((3, 0, 0), (3, 3, 0)))
     assert files(tmp_path / "cut").keys() == files(tmp_path / "whole").keys()
     fakes.clear()
     assert bytes_of(run(source, tmp_path / "cut")) == bytes_of(whole) and fakes == []
@@ -267,8 +267,8 @@ def test_a_full_disk(source: Any, fakes: Any, tmp_path: Path, monkeypatch: pytes
         with pytest.raises(JobError) as e:
             run(source, tmp_path / "a")
     assert str(e.value) == (
-        f"cannot write {str(tmp_path / 'a' / 'scores' / '00002.parquet')!r}: No space left on device; what is finished "
-        "stays valid: make room, and run the same again"
+        f"cannot write {str(tmp_path / 'a' / 'scores' / '00002.parquet')!r}: No space left on device; finished "
+        "shards stay valid: make room, and run the same again"
     )
     assert sorted(files(tmp_path / "a")) == ["_manifest.jsonl", "scores/00000.parquet", "scores/00001.parquet"]
     assert bytes_of(run(source, tmp_path / "a")) == bytes_of(run(source, tmp_path / "b"))
@@ -280,7 +280,7 @@ def test_a_damaged_part_is_done_again(source: Any, fakes: Any, tmp_path: Path) -
     before = files(tmp_path / "scores")
 
     def flipped(data: bytes) -> bytes:
-        """A byte in the middle."""
+        """Flip a bit of the byte in the middle."""
         at = len(data) // 2
         return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
@@ -302,10 +302,10 @@ def test_a_damaged_part_is_done_again(source: Any, fakes: Any, tmp_path: Path) -
         lines: list[str] = []
         assert bytes_of(run(source, tmp_path, say=lines.append)) == bytes_of(whole)
         stage, part = name.split("/")
-        assert lines[0] == f"{stage}: {part} is damaged or of another run, and is done again"
+        assert lines[0] == f"{stage}: {part} is damaged or from another run, and is computed again"
         count = {"sanity": 3}.get(stage, 5)
         done = 1 if stage == "sanity" else 2
-        assert lines[1] == f"{stage}: {count - done} of {count} texts are there already"
+        assert lines[1] == f"{stage}: {count - done} of {count} texts are already done"
         assert len(lines) == 3
         lines.clear()
         run(source, tmp_path, say=lines.append)
@@ -317,12 +317,13 @@ def test_stages_may_be_done_on_several_machines(source: Any, fakes: Any, tmp_pat
     with pytest.raises(InputError) as e:
         run(source, tmp_path / "a", stages=["curves"])
     assert str(e.value) == (
-        f"{str(tmp_path / 'a')!r} does not hold the scores of all 5 texts, and curves and sanity need them: run the stage 'scores' first"
+        f"{str(tmp_path / 'a')!r} does not contain the scores of all 5 texts, which curves and sanity need: run the "
+        "stage 'scores' first"
     )
     first = run(source, tmp_path / "a", stages=["scores"])
     assert first.curves == {} and first.sanity == {} and list(first.metrics) == ["gradient", "blank-out"]
     assert first.values.tobytes() == whole.values[:, :, :2].tobytes()
-    moved = Path(source["model"]).rename(tmp_path / "moved")  # the model may lie elsewhere, and be the same
+    moved = Path(source["model"]).rename(tmp_path / "moved")  # the same model in another place
     try:
         (tmp_path / "a").rename(tmp_path / "b")
         second = run({**source, "model": str(moved)}, tmp_path / "b", stages=["curves"])
@@ -337,38 +338,38 @@ def test_another_run_in_the_same_folder_is_refused(
     source: Any, fakes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(source, tmp_path, TEXTS[:3], sanity=1)
-    run(source, tmp_path, TEXTS[:3], sanity=2, device="cpu")  # what does not change what is there already
+    run(source, tmp_path, TEXTS[:3], sanity=2, device="cpu")  # these options do not change the results so far
     before = files(tmp_path)
 
     def refused(differ: str, given: Any = source, texts: Any = TEXTS[:3], **options: Any) -> None:
         with pytest.raises(InputError) as e:
             run(given, tmp_path, texts, **options)
-        assert (
-            str(e.value)
-            == f"the folder {str(tmp_path)!r} holds a job of other settings ({differ}): give the same, or another folder"
+        assert str(e.value) == (
+            f"the folder {str(tmp_path)!r} contains a job with different settings ({differ}): give the same "
+            "settings, or another folder"
         )
         assert files(tmp_path) == before
 
     refused("steps 3, now 4; seed 0, now 2", steps=4, seed=2)
-    refused("other texts; other tokens", texts=TEXTS[:4])
+    refused("different texts; different tokens", texts=TEXTS[:4])
     refused("deletions mask, now unk; truncate False, now True", deletions=["unk"], truncate=True)
     refused(
-        "class BertForSequenceClassification, now GPT2ForTokenClassification; other weights; other tokens; "
-        "other configuration",
+        "class BertForSequenceClassification, now GPT2ForTokenClassification; different weights; different tokens; "
+        "different configuration",
         {},
     )
-    refused("dtype float32, now float64; other weights; other configuration", {**source, "dtype": "float64"})
+    refused("dtype float32, now float64; different weights; different configuration", {**source, "dtype": "float64"})
     config = Path(source["model"]) / "config.json"
     kept = config.read_text()
-    try:  # the same weights do something else
+    try:  # the same weights with another activation
         config.write_text(json.dumps({**json.loads(kept), "hidden_act": "relu"}))
-        refused("other configuration")
+        refused("different configuration")
     finally:
         config.write_text(kept)
-    run(source, tmp_path, TEXTS[:3], sanity=2, deletions=["mask", "mask"])  # a name twice is once
+    run(source, tmp_path, TEXTS[:3], sanity=2, deletions=["mask", "mask"])  # duplicate names count once
     with monkeypatch.context() as m:
         m.setattr(grid, "methods_of", lambda model, **options: METHODS[1:])
-        refused("other methods", stages=["scores"])
+        refused("different methods", stages=["scores"])
     with monkeypatch.context() as m:
         version = af.__version__
         m.setattr(grid, "__version__", "0.0.9")
@@ -376,7 +377,9 @@ def test_another_run_in_the_same_folder_is_refused(
     (tmp_path / "_manifest.jsonl").write_text("[")
     with pytest.raises(InputError) as e:
         run(source, tmp_path)
-    assert str(e.value) == f"{str(tmp_path / '_manifest.jsonl')!r} is no manifest of a grid: give another folder"
+    assert (
+        str(e.value) == f"{str(tmp_path / '_manifest.jsonl')!r} is not the manifest of a grid job: give another folder"
+    )
 
 
 def test_the_hash_of_weights(source: Any) -> None:
@@ -435,9 +438,9 @@ def test_two_tokens_can_be_deleted_from_what_is_used(make: Any, end: str) -> Non
     [
         (
             {"texts": ["", "key"]},
-            "there is no text to evaluate on (1 empty; 1 fewer than two tokens): expected at least one with two tokens",
+            "there is no text to evaluate (1 empty; 1 fewer than two tokens): expected at least one with two tokens",
         ),
-        ({"texts": []}, "there is no text to evaluate on (none was given): expected at least one with two tokens"),
+        ({"texts": []}, "there is no text to evaluate (none was given): expected at least one with two tokens"),
         ({"texts": "the key"}, "texts is a str: expected a list of texts"),
         ({"stages": ["score"]}, "stages 'score': expected some of 'scores', 'curves', 'sanity'"),
         ({"deletions": ["pad"]}, "deletions 'pad': expected some of 'mask', 'unk', 'remove'"),
@@ -473,13 +476,11 @@ def test_a_text_without_a_mask_asks_nothing(tmp_path: Path) -> None:
     assert used == ["the key [MASK] to"] and excluded == {"no [MASK] in it": 1}
     with pytest.raises(InputError) as e:
         run(saved(model, tmp_path / "model"), tmp_path / "grid", ["the key to"])
-    assert str(e.value) == (
-        "there is no text to evaluate on (1 no [MASK] in it): expected at least one with two tokens"
-    )
+    assert str(e.value) == ("there is no text to evaluate (1 no [MASK] in it): expected at least one with two tokens")
 
 
 def but_one(own: Any) -> Any:
-    """It scores every text but the second."""
+    """Score every text but the second."""
 
     def score(model: Any, text: Any, *more: Any, **options: Any) -> Any:
         if text == TEXTS[1]:
@@ -495,7 +496,7 @@ def test_a_text_that_cannot_be_scored_is_named(
     monkeypatch.setattr(grid, "score_text", but_one(grid.score_text))
     with pytest.raises(InputError) as e:
         run(source, tmp_path)
-    assert str(e.value) == f"of the text {TEXTS[1]!r:.40}: no number"
+    assert str(e.value) == f"the text {TEXTS[1]!r:.40}: no number"
 
 
 def test_a_shuffled_model_that_cannot_be_scored(
@@ -528,7 +529,7 @@ def test_weights_are_shuffled_and_put_back(make: Any) -> None:
     model = make()
     torch.manual_seed(0)
     with torch.no_grad():
-        for p in model.model.parameters():  # of a fresh model, norms and biases are all ones and zeros
+        for p in model.model.parameters():  # in a fresh model, norms and biases are all ones and zeros
             p.add_(0.1 * torch.randn(p.shape))
     text = TEXTS[0] + (" [MASK]" if "Masked" in type(model.model).__name__ else "")
     before, seen = state(model), attention(model)
@@ -543,7 +544,7 @@ def test_weights_are_shuffled_and_put_back(make: Any) -> None:
             assert questions(model, [text], [None], False)[0].chance != chance
             assert np.array_equal(attention(model), seen) == (level == "head")
             for name in changed[level] & shuffled.keys():
-                assert torch.equal(now[name], shuffled[name])  # as at the level before
+                assert torch.equal(now[name], shuffled[name])  # as at the previous level
             shuffled |= {name: now[name] for name in changed[level]}
             raise ZeroDivisionError
         assert all(torch.equal(x, before[name]) for name, x in state(model).items())
@@ -577,7 +578,8 @@ def test_what_cannot_be_shuffled(source: Any) -> None:
     with pytest.raises(InputError) as e:
         layers_of(af.wrap(torch.nn.Linear(2, 2)))
     assert str(e.value) == (
-        "Linear has no stack of layers (a torch.nn.ModuleList), so there is no upper half to shuffle: leave the sanity check out"
+        "Linear has no stack of layers (a torch.nn.ModuleList), so there is no upper half to shuffle: leave out the "
+        "sanity check"
     )
 
 

@@ -1,4 +1,4 @@
-"""The methods of the grid: which there are, and that each says what the library says when it is asked by itself."""
+"""The methods of the grid: which there are, and that each matches the library."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_names_that_nobody_knows(given: dict[str, Any], sentence: str) -> None:
 
 
 def alone(m: Any, text: str, method: Method, number: int) -> Any:
-    """What the library says of all tokens, asked for this method only."""
+    """Return the library's scores of all tokens for this method alone."""
     if method.name == "blank-out":
         return m.blank_out(text).row()
     if method.name in ("gradient", "gradient-input"):
@@ -155,7 +155,7 @@ def test_scores_are_what_the_library_says(name: str) -> None:
 
 
 def test_the_last_token_of_a_decoder_is_not_ranked() -> None:
-    """Also where the class of the whole text is read there: the query itself is no candidate."""
+    """This includes classifiers that read the class there: the query itself is not ranked."""
     for decoder in (gpt2(), gpt2("GPT2ForSequenceClassification", num_labels=3)):
         tokens = decoder.trace(TEXT).tokens
         scores = score_text(decoder, TEXT, methods_of(decoder, edges=[], importances=[]))
@@ -181,7 +181,7 @@ def test_seconds_are_of_all_that_a_method_needs(monkeypatch: pytest.MonkeyPatch)
     now, calls = 0.0, 0
 
     def perf_counter() -> float:
-        """The first thing that is timed takes a second, the next two, then four: so a sum tells its parts."""
+        """Make the timings one second, two, then four, so that a sum identifies its parts."""
         nonlocal now, calls
         now += 2.0 ** (calls // 2) if calls % 2 else 0.0
         calls += 1

@@ -37,12 +37,12 @@ def cell(summary: dict[str, Any], name: str, metric: str) -> dict[str, Any]:
 
 
 def near(value: float | None) -> Any:
-    return pytest.approx(value, rel=1e-5)  # the summary holds six digits
+    return pytest.approx(value, rel=1e-5)  # the summary keeps six digits
 
 
 def test_friedman_is_scipys() -> None:
     rng = np.random.default_rng(1)
-    for levels in (3, 1000):  # with ties, and without
+    for levels in (3, 1000):  # with and without ties
         table = rng.integers(levels, size=(30, 5)) + np.array([0, 0, 0, 0, 0.5])
         expected = stats.friedmanchisquare(*table.T)
         assert friedman(ranks(table)) == pytest.approx({"chi2": expected.statistic, "p": expected.pvalue})
@@ -60,13 +60,13 @@ def test_critical_difference_is_that_of_the_tables() -> None:
 def test_groups() -> None:
     assert groups([1.0, 2.0, 3.0, 9.0], 2.5) == [[0, 2]]
     assert groups([1.0, 2.0, 3.0, 4.0], 2.5) == [[0, 2], [1, 3]]
-    assert groups([1.0, 3.0, 5.0], 2.0) == []  # less than, not as much as
+    assert groups([1.0, 3.0, 5.0], 2.0) == []  # strictly less than the critical difference
     assert groups([1.0, 1.0, 1.0], 0.1) == [[0, 2]]
     assert groups([], 1.0) == groups([1.0], 1.0) == []
 
 
 def test_effect() -> None:
-    """By hand: sizes 1, 2, 3, 4 of which 3 is negative are (1+2+4-3) / 10; zeros take ranks, and then do not count."""
+    """By hand: sizes 1, 2, 3, 4, of which 3 is negative, give (1+2+4-3) / 10; zeros take ranks, but do not count."""
     assert effect(np.array([1.0, 2.0, -3.0, 4.0])) == pytest.approx(0.4)
     assert effect(np.array([0.0, 1.0, -2.0, np.nan])) == pytest.approx((2 - 3) / 5)
     assert effect(np.array([0.1, 7.0])) == 1 and effect(np.array([-0.1, -7.0])) == -1
@@ -81,7 +81,7 @@ def test_the_test_of_few_differences_is_scipys() -> None:
     rng = np.random.default_rng(3)
     for n in (2, 3, 5, 7, 9, 13, 14, 40):
         given = [rng.normal(0.3, 1, n)]  # without ties
-        if n < 10:  # with ties and zeros, where scipy takes long
+        if n < 10:  # with ties and zeros, for which scipy is slow
             given += [rng.integers(-2, 4, n).astype(float), np.append(np.full(n, 0.25), [0.0, np.nan])]
         for difference in given:
             expected = stats.wilcoxon(difference, zero_method="pratt", nan_policy="omit").pvalue
@@ -128,11 +128,11 @@ def test_cells(summary: dict[str, Any]) -> None:
             way = -1 if METRICS[metric] == "higher" else 1
             placed = stats.rankdata(way * given.values[:, there, k], axis=1).mean(0)
             assert found["rank"] == near(placed[there.index(m)])
-            assert found["level"] == (m == GOOD)  # the only best, and all others far below
+            assert found["level"] == (m == GOOD)  # the only best, with all others far below
 
 
 def test_level_with_the_best() -> None:
-    """Methods that differ by chance alone are level with the best; one that is worse is not."""
+    """Methods that differ only by chance are level with the best; a worse one is not."""
     values = np.random.default_rng(0).normal(0, 1, (80, 3, 1))
     values[:, 2] -= 2
     methods = tuple(method(name, "baseline") for name in "abc")
@@ -251,7 +251,7 @@ def test_what_is_missing() -> None:
 
 
 def test_json(summary: dict[str, Any]) -> None:
-    """As it is read back, so is it; six digits; and the same again by its seed."""
+    """It survives a round trip, keeps six digits, and is reproducible by seed."""
     told = json.dumps(summary, allow_nan=False)
     assert json.loads(told) == summary
     assert all(float(f"{c['mean']:.6g}") == c["mean"] for c in summary["cells"] if c["mean"] is not None)
@@ -266,4 +266,4 @@ def test_scipy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "scipy" else found(name))
     with pytest.raises(InputError) as e:
         summary_of(measured())
-    assert str(e.value) == "an evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'"
+    assert str(e.value) == "evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'"

@@ -1,4 +1,4 @@
-"""The sentence at the end of a grid: every outcome, made on purpose; and that choosing and testing never share a text."""
+"""The recommendation of a grid: every outcome, by construction; choosing and testing never share a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("scipy", reason="an evaluation needs scipy for its tests")
+pytest.importorskip("scipy", reason="evaluation needs scipy for its tests")
 
 from attnflow.cli.evaluate import show_command
 from attnflow.evaluate import Evaluation
@@ -40,7 +40,10 @@ ROWS = "answer · answer_rows"
 
 
 def grid(n: int = 400, noise: float = 0.1, **gains: float | list[float]) -> Evaluation:
-    """All methods alike but for noise; gains: by a method's name, how much better it is by every metric, or by each."""
+    """Return a grid of methods that differ only by noise.
+
+    gains: how much better a method is, by every metric or by each.
+    """
     rng = np.random.default_rng(1)
     values = rng.normal(0.2, noise, (n, len(METHODS), len(METRICS))) + rng.normal(0, 0.2, (n, 1, 1))
     better = np.array([1.0 if way == "higher" else -1.0 for way in METRICS.values()])
@@ -96,7 +99,7 @@ def test_a_method_of_the_paper_can_win() -> None:
 
 
 def test_a_method_of_the_paper_that_is_as_good_is_enough() -> None:
-    """Where edges lead on the half that chooses, and a method of the paper on the other."""
+    """Edges lead on the half that chooses, and a method of the paper on the other."""
     one = grid(**{ROWS: 0.15, "mean · raw": 0.15})
     values = one.values.copy()
     values[0::2, NUMBER[ROWS], 2] += 0.1
@@ -124,12 +127,13 @@ def test_the_position_of_a_token_is_hard_to_beat() -> None:
 
 
 def test_few_texts_do_not_show_that_there_is_nothing() -> None:
-    """Methods that are all alike: with few texts nobody knows, with many it is said."""
+    """All methods are alike: few texts leave it open, many show it."""
     few, many = grid(n=60), grid(n=800)
-    enough = texts_for(0.3, 5)  # against two others of the paper and three baselines
+    enough = texts_for(0.3, 5)  # against the two other methods of the paper and three baselines
     pattern = (
-        r"Too few texts to decide: on 30 texts held out no method is ahead of (chance|the position of a token|chance or the "
-        rf"position of a token), and {enough} would show a difference of medium size; give {2 * (enough or 0)} in all\."
+        r"Too few texts to decide: on 30 texts held out no method is ahead of "
+        rf"(chance|the position of a token|chance or the position of a token); {enough} would "
+        rf"show a difference of medium size; give {2 * (enough or 0)} in all\."
     )
     assert re.fullmatch(pattern, str(few.recommendation)), few.recommendation
     assert many.recommendation == (
@@ -141,8 +145,7 @@ def test_few_texts_do_not_show_that_there_is_nothing() -> None:
 
 def test_so_few_texts_cannot_tell() -> None:
     assert grid(n=12, **{ROWS: 1.0}).recommendation == (
-        "Too few texts to decide: 6 texts held out, and at least 8 are needed for any difference to be significant; give 16 in "
-        "all."
+        "Too few texts to decide: 6 texts held out, but significance needs at least 8; give 16 in all."
     )
     assert grid(n=16, noise=0.01, **{ROWS: 1.0}).summary["recommended"] == ROWS, "eight that agree are enough"
 
@@ -150,14 +153,14 @@ def test_so_few_texts_cannot_tell() -> None:
 def test_a_small_difference_asks_for_as_many_texts_as_would_show_it() -> None:
     one = grid(n=80, **{ROWS: 0.1})
     found = re.fullmatch(
-        r"Too few texts to decide: 40 texts held out, and about ([\d,]+) are needed for the difference seen \(answer · answer_rows "
-        r"against ([\w ·]+), comprehensiveness \(mask\) \+0\.\d+ \[.*\]\); give ([\d,]+) in all\.",
+        r"Too few texts to decide: 40 texts held out, but the difference seen \(answer · answer_rows against ([\w ·]+), "
+        r"comprehensiveness \(mask\) \+0\.\d+ \[.*\]\) needs about ([\d,]+); give ([\d,]+) in all\.",
         str(one.recommendation),
     )
     assert found is not None, one.recommendation
-    needed = int(found[1].replace(",", ""))
+    needed = int(found[2].replace(",", ""))
     held_out = one.values[1::2, :, 2]
-    size = effect(held_out[:, NUMBER[ROWS]] - held_out[:, NUMBER[found[2]]])
+    size = effect(held_out[:, NUMBER[ROWS]] - held_out[:, NUMBER[found[1]]])
     assert size is not None and needed == texts_for(size, 6) and int(found[3].replace(",", "")) == 2 * needed
     assert one.summary["recommended"] is None
 
@@ -187,14 +190,14 @@ def test_metrics_that_disagree_are_told() -> None:
 
 
 def test_what_chooses_never_tests() -> None:
-    """A method that leads on even texts alone is chosen, and fails on the odd ones."""
+    """A method that leads only on even texts is chosen, and fails on the odd ones."""
     one = grid()
     values = one.values.copy()
     values[0::2, NUMBER[ROWS]] += [0.3, 0.3, 0.3, -0.3, 0.3, -0.3]
     values[1::2, NUMBER[ROWS]] -= [0.3, 0.3, 0.3, -0.3, 0.3, -0.3]
     assert replace(one, values=values).summary["recommended"] is None
     values = one.values.copy()
-    values[1::2, NUMBER[ROWS]] += [0.3, 0.3, 0.3, -0.3, 0.3, -0.3]  # as good as all others on the half that chooses
+    values[1::2, NUMBER[ROWS]] += [0.3, 0.3, 0.3, -0.3, 0.3, -0.3]  # no better than the others on the half that chooses
     changed = values.copy()
     changed[1::2] = changed[1::2][:, ::-1]
     assert _chosen(replace(one, values=values)) == _chosen(replace(one, values=changed)), "the odd half chooses nothing"
@@ -209,8 +212,9 @@ def _chosen(evaluation: Evaluation) -> int:
     return chosen(table, table.numbers("paper", "edges"))
 
 
+@pytest.mark.long
 def test_only_chance_is_rarely_recommended() -> None:
-    """Of grids in which nothing differs, at most one in twenty ends in a recommendation, by construction far fewer."""
+    """If nothing differs, at most one grid in twenty ends in a recommendation, by construction far fewer."""
     rng = np.random.default_rng(2)
     base = grid(n=60)
     wrong = 0
@@ -235,6 +239,7 @@ def brief(evaluation: Evaluation) -> tuple[str, str]:
     return verdict["headline"], verdict["reason"]
 
 
+@pytest.mark.long
 def test_the_headline_recommends_with_its_uncertainty() -> None:
     one = grid(**{ROWS: 0.15})
     headline, reason = brief(one)
@@ -249,8 +254,7 @@ def test_the_headline_recommends_with_its_uncertainty() -> None:
     closest = min(gains, key=lambda name: gains[name])
     plain = {"random": "chance", "first": "the position of a token", "last": "the position of a token"}
     words = re.fullmatch(
-        r"Deleting the tokens it puts first lowers the answer by (\S+) more than with (.+), the closest \(95 % interval (\S+) to "
-        r"(\S+), 200 texts held out\)\.",
+        r"Deleting the tokens it ranks first lowers the answer by (\S+) more than with (.+), the closest \(95 % interval (\S+) to (\S+), 200 texts held out\)\.",
         reason,
     )
     assert words is not None, reason
@@ -262,11 +266,11 @@ def test_the_headline_recommends_with_its_uncertainty() -> None:
     ahead = grid(**{ROWS: 0.15, "blank-out": 0.4})
     assert brief(ahead)[1].endswith(" Better still is blank-out, at 1 times the cost of a pass.")
     correlations = replace(one, metrics={"blank-out": "higher"}, values=one.values[:, :, :1], curves={})
-    assert brief(correlations)[1].startswith("Its order of tokens agrees with leaving each out by 0.")
+    assert brief(correlations)[1].startswith("Its order of tokens agrees with leaving each token out by 0.")
 
 
 def test_the_headline_says_when_texts_are_too_few() -> None:
-    """Named are the method that was tested and those that Holm's corrected tests do not put behind it."""
+    """It names the tested method and those that Holm's corrected tests do not put behind it."""
     one = grid(n=80, **{ROWS: 0.1})
     headline, reason = brief(one)
     differences = one.values[1::2, NUMBER[ROWS], 2] - one.values[1::2, :, 2].T
@@ -282,12 +286,15 @@ def test_the_headline_says_when_texts_are_too_few() -> None:
     )
     needed = re.search(r"give ([\d,]+) in all", str(one.recommendation))
     assert needed is not None
-    assert reason == f"Half of them choose a method, the other half test it: about {needed[1]} would tell these apart."
+    assert (
+        reason
+        == f"Half of the texts choose a method and the other half test it: about {needed[1]} would separate these."
+    )
     tiny = grid(n=12, **{ROWS: 1.0})
     headline, reason = brief(tiny)
     assert headline.startswith(f"12 texts are too few to decide between {ROWS}, ")
     assert headline.endswith(" and 3 others.")
-    assert reason == "Half of them choose a method, the other half test it: at least 16 are needed."
+    assert reason == "Half of the texts choose a method and the other half test it, which needs at least 16."
     assert brief(grid(n=60))[0].startswith("60 texts are too few to decide whether any method does better than ")
 
 
@@ -295,7 +302,7 @@ def test_the_headline_says_when_nothing_is_ahead_or_all_depends() -> None:
     lost = brief(grid(**{ROWS: 0.1, "last": 0.2}))
     assert lost == (
         "No method does better than the position of a token: do not rank tokens by any of them.",
-        "The best on one half of the texts is not ahead on the other: 200 texts.",
+        "The best method on one half of the texts is not ahead on the other half: 200 texts.",
     )
     divided = grid(**{ROWS: [0.1, 0.1, 0.2, -0.2, 0.2, -0.2]})
     rival = re.search(r"and behind ([\w ·]+) by sufficiency", str(divided.recommendation))

@@ -1,4 +1,4 @@
-"""Answers of a small decoder with random weights, for the views of answers."""
+"""Answers of a small decoder with random weights, for tests of the views."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANSWER = "the rusty key \U0001f642, said twice"
 
 
 def decoder() -> Any:
-    """A Llama of two layers, with a chat template whose marks are special tokens."""
+    """Return a Llama of two layers, with a chat template that uses special tokens."""
     tokenizer = byte_level()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|start|>", "<|stop|>"]})
     tokenizer.chat_template = PLAIN
@@ -32,13 +32,13 @@ def decoder() -> Any:
 
 
 def chatted(model: Any) -> Any:
-    """An answer after messages and documents, some of them hostile."""
+    """Return an answer to messages and documents, some of them hostile."""
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
     return model.answer(chat, documents={"minutes.txt": MINUTES, "notes.txt": NOTES}, answer=ANSWER)
 
 
 def shared(place: int, row: Any, offsets: Any) -> float:
-    """The share of the tokens that a character belongs to, and of all that share a character with those."""
+    """Return the share of the tokens that contain a character, and of all tokens that overlap with those."""
     places, tokens = {place}, set[int]()
     while True:
         more = {i for i, (a, b) in enumerate(offsets) if any(a <= p < b for p in places)}

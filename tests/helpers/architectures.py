@@ -1,7 +1,7 @@
-"""Models of every kind that capture is tested on, built small from their config classes, with random weights.
+"""Models of every kind that capture supports, built small from their config classes, with random weights.
 
-Each entry says what it is, how to build it, and what to feed it. The table of supported models in the documentation is made
-from this list by ``python tests/support.py``.
+Each entry says what it is, how to build it, and what to feed it. ``python tests/support.py`` makes the documentation's
+table of supported models from this list.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ IMAGE = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """kind: encoder, decoder, encoder-decoder, vision, audio, two towers or plain. returns: whether the model itself returns
-    its attention under eager, so that captured weights can be compared with it."""
+    """kind: encoder, decoder, encoder-decoder, vision, audio, two towers or plain.
+
+    returns: whether the model returns its own attention under eager, which captured weights can be compared with.
+    """
 
     name: str
     kind: str
@@ -63,7 +65,7 @@ def wave() -> dict[str, torch.Tensor]:
 
 
 def hf(name: str, **options: Any) -> Callable[..., Any]:
-    """A model class of transformers by name, with the options of its config class."""
+    """Return a builder for a transformers model class by name, with options of its config class."""
 
     def build(implementation: str | None = None) -> Any:
         import transformers
@@ -88,7 +90,7 @@ def clip(implementation: str | None = None) -> Any:
 
 
 class PlainViT(torch.nn.Module):
-    """A vision transformer as people write it in plain PyTorch: one linear map for q, k, v, and the fused function."""
+    """A vision transformer in plain PyTorch: one linear map for q, k and v, and the fused function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +186,7 @@ ARCHITECTURES = [
 
 
 def built(a: Architecture) -> Any:
-    """As load() would: eager where the model does not go through the interface."""
+    """Build the model as load() would: eager if it does not use the attention interface."""
     model = a.build()
     if hasattr(model, "set_attn_implementation") and not model._can_set_attn_implementation():
         model = a.build("eager")

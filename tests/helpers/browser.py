@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-# Without a sandbox because containers have none to give; the rest keeps the browser from calling home.
+# Containers have no sandbox; the other options keep the browser from calling home.
 OPTIONS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -23,9 +23,13 @@ OPTIONS = [
 ]
 
 
+PATIENCE = 60_000
+"""How many milliseconds a test waits for a page before it fails. Long, because other work may share the machine."""
+
+
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """Debian's Chromium, headless, driven by playwright; skips where one of them is missing."""
+    """Start Debian's headless Chromium with playwright; skip the test if either is missing."""
     program = shutil.which("chromium")
     try:
         from playwright.sync_api import sync_playwright
@@ -48,13 +52,13 @@ SETTLED = """() => {
 }"""
 
 
-# Every wait of the page, for its address or for the tables behind its pictures, takes a tenth of its time.
+# The page's own timers, such as those for its address and hidden tables, take a tenth of their time.
 HURRY = """(() => {
     const wait = window.setTimeout;
     window.setTimeout = (work, delay, ...given) => wait(work, delay / 10, ...given);
 })()"""
 
-# A browser stops a page that saves more than ten files a second: while there is a `keep`, it gets what would be saved.
+# Browsers stop a page that saves more than ten files a second, so a `keep` function receives the files instead.
 CATCH = """(() => {
     const made = new Map(), address = URL.createObjectURL, click = HTMLAnchorElement.prototype.click;
     URL.createObjectURL = blob => {
@@ -87,25 +91,24 @@ EXPORT = """async ([name, kind]) => {
 }"""
 
 
-# By browser and options. A new one costs more than most tests do with it, and a file keeps nothing but its address.
+# Pages by browser and options. A new page costs more than most tests, and pages keep no state but their address.
 PAGES: dict[tuple[Any, ...], Any] = {}
 
 
 @contextmanager
 def opened(browser: Any, path: Path, fragment: str = "", details: bool = True, **options: Any) -> Iterator[Any]:
-    """A file as a page to drive. At the end: it asked for nothing but itself, raised nothing and told the console nothing.
+    """Open a file as a page. Check at the end that it made no other requests, raised no errors and logged nothing.
 
-    details: whether Details are open, as most tests read what stands there. options: of playwright's context, as
-    color_scheme.
+    details: whether Details are open, which most tests read. options: for playwright's context, such as color_scheme.
     """
     if details and not re.search(r"[#&]d=", fragment):
         fragment = f"{fragment}&d=1" if fragment else "#d=1"
     options = {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options}
     key = (browser, str(sorted(options.items())))
-    page = PAGES.pop(key, None)  # not there again before its test has passed
+    page = PAGES.pop(key, None)  # comes back only after its test has passed
     if page is None:
         context = browser.new_context(**options)
-        context.set_default_timeout(8000)
+        context.set_default_timeout(PATIENCE)
         context.add_init_script(CATCH)
         context.add_init_script(HURRY)
         page = context.new_page()
@@ -144,14 +147,14 @@ def settle(page: Any) -> None:
 
 
 def exported(page: Any, name: str, kind: str) -> bytes:
-    """What the menu of a panel would save."""
+    """Return what the menu of a panel would save."""
     file, content = page.evaluate(EXPORT, [name, kind])
     assert file == f"attnflow-{name}.{kind}"
     return base64.b64decode(content)
 
 
 def downloaded(page: Any, name: str, kind: str) -> bytes:
-    """What it saves."""
+    """Return what the menu of a panel saves."""
     menu = page.locator(f'details.export[data-name="{name}"]')
     menu.locator("summary").click()
     with page.expect_download() as download:
@@ -163,7 +166,7 @@ def downloaded(page: Any, name: str, kind: str) -> bytes:
 
 
 def screenshot(page: Any, tries: int = 3, **options: Any) -> bytes:
-    """A screenshot of a page or a part of it. On a busy machine Chromium now and then says that it cannot take one."""
+    """Take a screenshot of a page or a part of it, with retries because Chromium sometimes fails on a busy machine."""
     for _ in range(tries - 1):
         try:
             taken: bytes = page.screenshot(**options)

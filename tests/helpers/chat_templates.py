@@ -1,4 +1,4 @@
-"""Chat templates as models carry them, in short: where contents stand, what is trimmed, which roles are taken."""
+"""Chat templates in the style of real models, shortened: where contents go, what is trimmed, which roles exist."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ PLAIN = (
     "{% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + '<|stop|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
 )
-TRIMMED = (  # as Llama 3's
+TRIMMED = (  # like Llama 3's
     "{{ bos_token }}{% for message in messages %}{{ '<|start|>' + message['role'] + '<|stop|>\n\n' "
     "+ message['content'] | trim + '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant<|stop|>\n\n' }}{% endif %}"
 )
-UNMARKED = (  # as Llama 2's: the brackets are no special tokens
+UNMARKED = (  # like Llama 2's: the brackets are not special tokens
     "{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
     "{% else %}{{ ' ' + message['content'] + ' ' }}{% endif %}{% endfor %}"
 )
-STRICT = (  # as Gemma's
+STRICT = (  # like Gemma's
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     "{% for message in messages %}{{ '<|start|>' + ('model' if message['role'] == 'assistant' else message['role']) "
     "+ '\n' + message['content'] | trim + '<|stop|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>model\n' }}{% endif %}"
 )
-MOVED = (  # as Mistral's: the system speaks in the last message by the user
+MOVED = (  # like Mistral's: the system prompt goes into the last user message
     "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] + '\n\n' %}{% set rest = messages[1:] %}"
     "{% else %}{% set system = '' %}{% set rest = messages %}{% endif %}"
     "{% for message in rest %}{% if message['role'] == 'user' %}{{ '[INST]' + (system if loop.last else '') + message['content'] + '[/INST]' }}"
@@ -37,5 +37,5 @@ TEMPLATES = {
 }
 
 LOUD = PLAIN.replace("message['content']", "message['content'] | upper")
-THOUGHTS = PLAIN.replace("message['content']", "message['content'].split('</think>')[-1]")  # as DeepSeek's
+THOUGHTS = PLAIN.replace("message['content']", "message['content'].split('</think>')[-1]")  # like DeepSeek's
 HIDDEN = PLAIN.replace("message['content']", "(message['content'] if 'a' in message['content'] else 'nothing')")

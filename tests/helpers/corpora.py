@@ -1,4 +1,4 @@
-"""Folders as a corpus job leaves them, with rows by chance or of the embedded model."""
+"""Output folders of corpus jobs, with random rows or rows of the embedded model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PROVENANCE = {
 
 
 def schema(columns: Sequence[str]) -> Any:
-    """The documented columns of a part."""
+    """Return the schema of a part with the documented columns."""
     strings, numbers = pa.list_(pa.string()), pa.list_(pa.int32())
     top = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
     return pa.schema([
@@ -61,7 +61,7 @@ def schema(columns: Sequence[str]) -> Any:
 def stored(
     folder: Path, rows: Sequence[dict[str, Any]], columns: Sequence[str], parts: int = 3, finished: bool = True
 ) -> Path:
-    """A folder as a job leaves it."""
+    """Write a folder like the output of a job."""
     folder.mkdir(parents=True, exist_ok=True)
     cuts = np.linspace(0, len(rows), parts + 1).astype(int)
     lines: list[dict[str, Any]] = [{"format": "attnflow.corpus", "version": 1, "input": "data/texts.txt"}]
@@ -80,9 +80,9 @@ def made_up(
     layers: Sequence[int] = (1, 2),
     vocabulary: Sequence[str] = WORDS,
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of texts by chance, with scores by chance that prefer nouns, and some that failed; and the columns of scores.
+    """Return rows of random texts, some of them failed, with random scores that prefer nouns; and the score columns.
 
-    Text 7 has every position as a query, 8 is a pair, 9 is longer than the positions that are told apart, and 10 ranks nothing.
+    Text 7 has all positions as queries, 8 is a pair, 9 exceeds the positions that reports distinguish, 10 ranks nothing.
     """
     rng = np.random.default_rng(0)
     columns = [f"{view}_L{layer}" for view in views for layer in layers]
@@ -126,7 +126,7 @@ def made_up(
 
 
 def traced(sentences: Sequence[str] = SENTENCES, words: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of sentences that the embedded model has read."""
+    """Return rows of sentences that the embedded model has read."""
     model = af.load()
     rows = []
     for number, text in enumerate(sentences):

@@ -1,4 +1,4 @@
-"""Models of transformers in double precision throughout: their files take norms and softmax in single precision."""
+"""transformers models in double precision throughout; by default they compute norms and softmax in single precision."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 
 def sharpened(model: Any, seed: int = 0) -> Any:
-    """The model in double precision, with weights so large that attention is far from uniform and biases count."""
+    """Convert the model to double precision, with weights so large that attention is uneven and biases count."""
     model = model.double().eval()
-    model.config._experts_implementation = "eager"  # grouped products of experts know no double precision
+    model.config._experts_implementation = "eager"  # grouped products of experts do not support double precision
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -26,7 +26,7 @@ def sharpened(model: Any, seed: int = 0) -> Any:
 
 @contextmanager
 def in_double(model: Any) -> Iterator[None]:
-    """While it lasts, no softmax and no RMSNorm of this model leaves double precision."""
+    """Keep softmax and RMSNorm of this model in double precision inside the context."""
     softmax = torch.nn.functional.softmax
 
     def wide(x: torch.Tensor, dim: int = -1, _stacklevel: int = 3, dtype: Any = None) -> torch.Tensor:

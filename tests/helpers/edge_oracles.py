@@ -1,8 +1,8 @@
-"""What an edge weighs, slowly: each definition written out in loops over heads, queries and keys.
+"""Edge weights computed slowly: each definition written out in loops over heads, queries and keys.
 
-An oracle takes a model in float64 with eager attention, the ids of one text [1, n] and a layer, and gives [query, key].
+An oracle takes a model in float64 with eager attention, the ids of a text [1, n] and a layer, and returns [query, key].
 It knows BERT and RoBERTa (the norm follows the addition), GPT-2, and Llama with its relatives (the norm precedes
-attention). From the model's run come its states and its attention weights; the rest is read from the modules by name.
+attention). States and attention weights come from a run of the model; the rest comes from its modules by name.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-STEP = 1e-5  # of the central differences: in float64 their error is about 1e-9
-RELATIVE_RANK = 1e-10  # singular values below this part of the largest count as zero
+STEP = 1e-5  # for central differences: their error in float64 is about 1e-9
+RELATIVE_RANK = 1e-10  # smaller singular values, relative to the largest, count as zero
 
 
 @dataclass(frozen=True)
 class Block:
     """The attention of one layer, by its parts.
 
-    layer, attention: the module of the whole layer, and the one that computes the weights. before: the norm whose output
-    attention gets; after: the norm that follows the addition; one of the two is None. W_V: [head, width, size],
+    layer, attention: the modules of the whole layer and of its attention. before: the norm whose output attention gets;
+    after: the norm that follows the addition; one of the two is None. W_V: [head, width, size],
     b_V: [head, size], W_O: [head, size, width], b_O: [width]; heads that share a value head repeat it.
     values, columns: the module that makes the value vectors, and where they are in its output.
     """
@@ -53,7 +53,7 @@ def block(model: Any, layer: int) -> Block:
         W_V, W_O = _array(values.weight).T, _array(output.weight).T
         columns, shared = slice(None), 1
     elif hasattr(base, "h"):
-        # GPT-2's linear maps keep their weights as [in, out], and one of them makes queries, keys and values.
+        # GPT-2's linear maps store weights as [in, out], and one of them makes queries, keys and values.
         whole = base.h[layer]
         attention, before, after = whole.attn, whole.ln_1, None
         values, output = attention.c_attn, attention.c_proj
@@ -81,7 +81,7 @@ def block(model: Any, layer: int) -> Block:
 
 
 def run(model: Any, ids: Tensor, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x [token, width], the states below the layer; x', what its attention gets; and α [head, query, key]."""
+    """Return x [token, width], the states below the layer; x', the input of its attention; and α [head, query, key]."""
     with torch.no_grad():
         out = model(input_ids=ids, output_hidden_states=True, output_attentions=True)
         states = out.hidden_states[layer]
@@ -111,10 +111,10 @@ def parts(model: Any, ids: Tensor, layer: int) -> np.ndarray:
 
 
 def shares(model: Any, ids: Tensor, layer: int) -> tuple[np.ndarray, np.ndarray]:
-    """T_q(k) [query, key, width], and what belongs to no token, g(b_O) + β [query, width]; all of them make up y_q.
+    """Return T_q(k) [query, key, width], and the part of no token, g(b_O) + β [query, width]; their sum is y_q.
 
-    T_q(k) = g(Σ_h α^h_qk f^h(x_k) + δ_qk x_q). After the addition BERT has a norm, whose division is that of its real
-    input: g(z) = γ ⊙ (z − mean z) / s(y), s(y) = sqrt(var y + eps). In the other models g changes nothing.
+    T_q(k) = g(Σ_h α^h_qk f^h(x_k) + δ_qk x_q). After the addition BERT has a norm, which divides by the scale of its
+    real input: g(z) = γ ⊙ (z − mean z) / s(y), s(y) = sqrt(var y + eps). In the other models g changes nothing.
     """
     b = block(model, layer)
     states, _, _ = run(model, ids, layer)
@@ -184,7 +184,7 @@ def projection(model: Any, ids: Tensor, layer: int) -> np.ndarray:
 
 
 def alti(model: Any, ids: Tensor, layer: int) -> np.ndarray:
-    """max(0, ‖y_q‖₁ − ‖y_q − T_q(k)‖₁), divided by its sum over k where that is not zero (Ferrando et al. 2022)."""
+    """max(0, ‖y_q‖₁ − ‖y_q − T_q(k)‖₁), divided by its sum over k unless that is zero (Ferrando et al. 2022)."""
     T, rest = shares(model, ids, layer)
     n = len(T)
     contributions = np.zeros((n, n))
@@ -198,7 +198,7 @@ def alti(model: Any, ids: Tensor, layer: int) -> np.ndarray:
 
 
 def own_share(model: Any, ids: Tensor, layer: int) -> np.ndarray:
-    """p(x) / (p(x) + p(o)) of each position, p(z) = max(0, ‖y‖₁ − ‖y − g(z)‖₁): x was there, o is what attention adds."""
+    """p(x) / (p(x) + p(o)) per position, p(z) = max(0, ‖y‖₁ − ‖y − g(z)‖₁): x is the state, o what attention adds."""
     b = block(model, layer)
     states, _, _ = run(model, ids, layer)
     added = parts(model, ids, layer).sum(1) + b.b_O
@@ -218,7 +218,7 @@ def own_share(model: Any, ids: Tensor, layer: int) -> np.ndarray:
 def effective(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     """Mean over heads of |A − its projection on the left null space of V W_O| (Brunner et al. 2020).
 
-    The null space of a query is that of the keys that it can see: what a mask hides stays zero.
+    The null space of a query covers only the keys that it can see, so masked weights stay zero.
     """
     _, _, weights = run(model, ids, layer)
     f = transformed(model, ids, layer)
@@ -241,7 +241,7 @@ def without_null_space(A: np.ndarray, T: np.ndarray) -> np.ndarray:
 
 
 def gradient(model: Any, ids: Tensor, layer: int, y: Callable[[Any], Any]) -> np.ndarray:
-    """Mean over heads of max(0, ∂y/∂A^h_qk); a weight that the mask holds at zero has a derivative, but is no edge."""
+    """Mean over heads of max(0, ∂y/∂A^h_qk); a masked weight has a derivative, but is not an edge."""
     weights, slopes = derivatives(model, ids, layer, y)
     return np.mean([np.maximum(0, s) for s in slopes], axis=0) * (weights.max(0) > 0)
 
@@ -253,9 +253,9 @@ def attention_gradient(model: Any, ids: Tensor, layer: int, y: Callable[[Any], A
 
 
 def derivatives(model: Any, ids: Tensor, layer: int, y: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray]:
-    """A and ∂y/∂A, both [head, query, key], the latter by central differences: one weight at a time, rows left as they are.
+    """Return A and ∂y/∂A, both [head, query, key], the latter by central differences of one weight at a time.
 
-    y: from what the model returns to one number a text. All the steps run together, each on its own copy of the text.
+    y: maps the model's output to one number per text. All steps run together, each on its own copy of the text.
     """
     b = block(model, layer)
     heads, n = model.config.num_attention_heads, ids.shape[1]
@@ -276,9 +276,9 @@ def derivatives(model: Any, ids: Tensor, layer: int, y: Callable[[Any], Any]) ->
 
 @contextmanager
 def changed_weights(b: Block, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """While it lasts, the weights of this block's attention go through `change` before they are used.
+    """Inside the context, the weights of this block's attention go through `change` before they are used.
 
-    Llama and its relatives take softmax and RMSNorm in float32, which a small step drowns in; here both stay in float64.
+    Llama and its relatives compute softmax and RMSNorm in float32, too coarse for small steps; here both use float64.
     """
 
     def attend(
@@ -304,7 +304,7 @@ def changed_weights(b: Block, change: Callable[[Tensor], Tensor]) -> Iterator[No
 
 
 def value_zeroing(model: Any, ids: Tensor, layer: int) -> np.ndarray:
-    """1 − cos(x̃_q, x_q), where x̃ is what the layer gives while the value vectors of k are zero (Mohebbi et al. 2023)."""
+    """1 − cos(x̃_q, x_q), where x̃ is the layer's output with zero value vectors of k (Mohebbi et al. 2023)."""
     b, n = block(model, layer), ids.shape[1]
     real = output(model, ids, b.layer)
     distances = np.zeros((n, n))
@@ -319,7 +319,7 @@ def value_zeroing(model: Any, ids: Tensor, layer: int) -> np.ndarray:
 
 @contextmanager
 def zeroed(b: Block, k: int) -> Iterator[None]:
-    """While it lasts, the value vectors of token k are zero in this block, bias and all."""
+    """Inside the context, the value vectors of token k are zero in this block, including the bias."""
 
     def zero(module: nn.Module, inputs: Any, values: Tensor) -> Tensor:
         values = values.clone()
@@ -334,7 +334,7 @@ def zeroed(b: Block, k: int) -> Iterator[None]:
 
 
 def output(model: Any, ids: Tensor, module: nn.Module) -> np.ndarray:
-    """What this module gives in a run of the model: [token, width]."""
+    """Return the output of this module in a run of the model: [token, width]."""
     outputs: list[np.ndarray] = []
 
     def keep(module: nn.Module, inputs: Any, value: Any) -> None:
@@ -350,7 +350,7 @@ def output(model: Any, ids: Tensor, module: nn.Module) -> np.ndarray:
 
 
 def models() -> dict[str, Callable[[], Any]]:
-    """Small models by name: each builder gives the same float64 model with eager attention every time.
+    """Return builders of small models by name; each builds the same float64 model with eager attention every time.
 
     Three layers, four heads, width 32, vocabulary 60. Weights, norms and biases are random and large enough that attention
     is far from uniform and nothing is 0 or 1 by accident.
@@ -368,7 +368,7 @@ def models() -> dict[str, Callable[[], Any]]:
         "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32,
         "intermediate_size": 48, "max_position_embeddings": 40, **ends,
     }  # fmt: skip
-    # Mistral's heads need not share the width out among them, and its window hides the distant past.
+    # Mistral's head size is independent of its width, and its window hides distant positions.
     mistral = {**llama, "head_dim": 6, "sliding_window": 4}
     both_ways = {**gpt2, "is_causal": False, "num_labels": 3}
     return {
@@ -383,7 +383,7 @@ def models() -> dict[str, Callable[[], Any]]:
 
 
 def text(n: int, seed: int = 0) -> Tensor:
-    """Random ids [1, n], none of which is padding, a beginning or an end."""
+    """Return random ids [1, n] without padding, beginning or end tokens."""
     return torch.randint(5, 60, (1, n), generator=torch.Generator().manual_seed(seed))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 def attention(
     rng: np.random.Generator, depth: int, n: int, sharpness: float = 1.0, residual: float = 0.5
 ) -> np.ndarray:
-    """Rows that sum to one, as `attention_graph` makes them."""
+    """Return rows that sum to one, like those of `attention_graph`."""
     logits = rng.normal(size=(depth, n, n)) * sharpness
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
@@ -16,7 +16,7 @@ def attention(
 
 
 def dyadic(x: np.ndarray, bits: int) -> np.ndarray:
-    """Rounded to multiples of 2**-bits, where sums and differences are exact."""
+    """Round to multiples of 2**-bits, so that sums and differences are exact."""
     return np.round(np.asarray(x) * 2.0**bits) / 2.0**bits
 
 
@@ -44,7 +44,7 @@ def causal(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
 
 
 def chain(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
-    """One path, and a few edges beside it that lead nowhere or back into it."""
+    """One path, and a few side edges that lead nowhere or back into it."""
     layers = []
     for k in range(len(shape) - 1):
         layer = np.zeros((shape[k + 1], shape[k]))
@@ -71,7 +71,7 @@ def crossing(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
 
 
 def extreme(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
-    """Capacities from 1e-300 to 1e300, zeros and denormals among them."""
+    """Capacities from 1e-300 to 1e300, including zeros and denormals."""
     layers = []
     for k in range(len(shape) - 1):
         size = (shape[k + 1], shape[k])
@@ -86,7 +86,7 @@ LARGE = np.array([1e15, 3.3e15, 1e16, 2.0**54 - 2, 1e17, 1e18, 1e300])
 
 
 def quasi_infinite(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
-    """Small numbers, and here and there one so large that the others are below its last digit."""
+    """Small numbers, and a few so large that the others are below their last digit."""
     small = uniform if rng.random() < 0.5 else equal
     layers = sparse(rng, shape) if rng.random() < 0.3 else small(rng, shape)
     for layer in layers:
@@ -96,7 +96,7 @@ def quasi_infinite(rng: np.random.Generator, shape: list[int]) -> list[np.ndarra
 
 
 def wide_ends(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
-    """Large capacities at the query and at the token, small ones between: both column cuts are far from the truth."""
+    """Large capacities at the query and the token, small ones between: both column cuts are far from the truth."""
     layers = equal(rng, shape) if rng.random() < 0.5 else uniform(rng, shape)
     for layer in layers[:1] + layers[1:][-1:]:
         layer *= rng.choice([1e15, 1e17, 1e300, 1e307])
@@ -104,6 +104,6 @@ def wide_ends(rng: np.random.Generator, shape: list[int]) -> list[np.ndarray]:
 
 
 WIDE_RANGE = {f.__name__: f for f in (extreme, quasi_infinite, wide_ends)}
-"""Compared with an oracle in exact integers; the others also with scipy."""
+"""Compared with an oracle in exact integers; the others are also compared with scipy."""
 
 FAMILIES = {f.__name__: f for f in (uniform, sparse, equal, causal, chain, permutations, crossing)} | WIDE_RANGE

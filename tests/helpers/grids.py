@@ -1,4 +1,4 @@
-"""What a run of the grid leaves, as bytes that two runs can be compared by."""
+"""The results of a grid as bytes, to compare two runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = [
 
 
 def bytes_of(measured: Any) -> dict[str, bytes]:
-    """Of all arrays but the times."""
+    """Return the bytes of all arrays except the times."""
     arrays = {"values": measured.values, "agreement": measured.agreement, **measured.curves, **measured.sanity}
     assert all(array.dtype == np.float64 for array in arrays.values())
     return {name: array.tobytes() for name, array in arrays.items()}

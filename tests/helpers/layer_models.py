@@ -1,4 +1,4 @@
-"""Small models in double precision for gradients layer by layer: grouped heads, windows, softcaps, sinks, encoders."""
+"""Small models in double precision for layer-by-layer gradients: grouped heads, windows, softcaps, sinks, encoders."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def built(name: str, **more: Any) -> Any:
-    """In double precision, with weights large enough that every nonlinearity bends, and biases that are not zero."""
+    """Return a model in double precision; weights are large enough for nonlinearities to matter, biases nonzero."""
     config, sizes = MODELS[name]
     torch.manual_seed(0)
     module = getattr(transformers, name)(getattr(transformers, config)(**{**sizes, **more}))
     if name == "GptOssForCausalLM":
-        module.set_experts_implementation("eager")  # the fused one takes no double precision
+        module.set_experts_implementation("eager")  # the fused one does not support double precision
     for parameter_name, parameter in module.named_parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, 1.0 if "weight" in parameter_name else 0.0, 0.3)

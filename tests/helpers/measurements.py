@@ -34,7 +34,7 @@ BLANK = [m["name"] for m in METHODS].index("blank-out")
 
 
 def measured(n: int = 60) -> Evaluation:
-    """alti · rollout is far better than all; the rest differ by chance alone."""
+    """Make alti · rollout far better than all others, which differ by chance alone."""
     rng = np.random.default_rng(0)
     values = rng.normal(0.2, 0.1, (n, len(METHODS), len(METRICS))) + rng.normal(0, 0.2, (n, 1, 1))
     values[:, GOOD] += [0.3, 0.3, -0.3]
@@ -53,5 +53,5 @@ def measured(n: int = 60) -> Evaluation:
 
 
 def summary_of(evaluation: Evaluation, resamples: int = 2000, seed: int = 0) -> dict[str, Any]:
-    """With its own bootstrap."""
+    """Summarise an evaluation with its own bootstrap."""
     return replace(evaluation, resamples=resamples, seed=seed).summary

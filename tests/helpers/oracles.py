@@ -1,4 +1,4 @@
-"""Independent answers: a maximum flow in exact integers of any size, and solvers of other people."""
+"""Independent answers: a maximum flow in exact integers, and third-party solvers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCALE = 2**1074  # every finite double times this is an integer
 
 
 def exact_maximum(layers: list[np.ndarray], query: int, token: int) -> Fraction:
-    """Edmonds-Karp in Python's integers: the true maximum flow of these doubles, without any rounding."""
+    """Return the true maximum flow of these doubles, by Edmonds-Karp in Python integers without any rounding."""
     room: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
     for number, layer in enumerate(layers):
         for (q, k), c in np.ndenumerate(layer):
@@ -44,7 +44,7 @@ def exact_maximum(layers: list[np.ndarray], query: int, token: int) -> Fraction:
 
 
 def scipy_maximum(layers: list[np.ndarray], query: int, token: int, bits: int) -> float:
-    """scipy's integer solver, for capacities that are multiples of 2**-bits: exact."""
+    """Return the exact maximum flow by scipy's integer solver, for capacities that are multiples of 2**-bits."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
 
@@ -62,7 +62,7 @@ def networkx_maximum(layers: list[np.ndarray], query: int, token: int) -> float:
     for number, layer in enumerate(layers):
         for (q, k), c in np.ndenumerate(layer):
             if np.isinf(c):
-                graph.add_edge((number + 1, q), (number, k))  # no capacity attribute: unlimited
+                graph.add_edge((number + 1, q), (number, k))  # no capacity attribute means unlimited
             elif c > 0:
                 graph.add_edge((number + 1, q), (number, k), capacity=float(c))
     value: float = nx.maximum_flow_value(graph, (len(layers), query), (0, token))

@@ -1,4 +1,4 @@
-"""Pages that several tests look at: each function makes one in a folder; conftest calls it once."""
+"""Pages that several tests share: each function writes one into a folder, and conftest calls it once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.page_reading import Case
 from helpers.small_tokenizers import sentencepiece, wordpiece
 from helpers.vision_language import llava
 
-SENTENCE = "the old key to my cabinets"  # no word twice, so that names of states are unique
+SENTENCE = "the old key to my cabinets"  # no word twice, so names of states are unique
 HOSTILE = [
     "</script><script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>", "<!--", "]]>", "\"'&amp;", "\u2028", "שלום", "👩‍👩‍👧‍👦",
     "W" * 300, " ", "\n", "\u200b", "\u00a0", "\u3000", "\ufeff", "", "\u202eabc", "=1+1", '@SUM(A1,"b")\nc', "\ufffe", "\x00", "\u00ad", "\ud800",
@@ -48,7 +48,7 @@ def sentence(folder: Path) -> Case:
 
 
 def pieces(folder: Path) -> Case:
-    """Words of several subwords, and special tokens."""
+    """Write a page about words of several subwords, with special tokens."""
     tokenizer = wordpiece()
     shape = {**POSITIONS, "vocab_size": len(tokenizer)}
     model = af.wrap(hf("BertForSequenceClassification", **shape)(), tokenizer)
@@ -77,7 +77,7 @@ def translation(folder: Path) -> Case:
 
 
 def images(folder: Path) -> tuple[Case, Case]:
-    """A ViT with the image it saw, and a Swin without."""
+    """Write the pages of a ViT with its image and of a Swin without."""
     pytest.importorskip("PIL.Image", reason="pillow is not installed")
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
     pixels = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
@@ -97,7 +97,7 @@ def images(folder: Path) -> tuple[Case, Case]:
 
 
 def photo(folder: Path) -> Case:
-    """A classifier of images, with a picture that is wider than high."""
+    """Write the page of an image classifier, with an image wider than high."""
     pytest.importorskip("PIL.Image", reason="pillow is not installed")
     labels = {"id2label": {0: "cat", 1: "boat", 2: "tree"}, "label2id": {"cat": 0, "boat": 1, "tree": 2}}
     layers = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
@@ -109,7 +109,7 @@ def photo(folder: Path) -> Case:
 
 
 def picture(folder: Path) -> Case:
-    """An image within a text."""
+    """Write the page of an image within a text."""
     model, inputs = llava(initializer_range=0.3)
     wrapped = af.wrap(model)
     edges = wrapped.trace(inputs, edges="answer").sources()

@@ -1,4 +1,4 @@
-"""What the tests read of a page, and how a number of it is one of the library's."""
+"""Read the pages in tests, and compare their numbers with the library's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ METHODS = ("raw", "rollout", "flow")
 
 @dataclass(frozen=True)
 class Case:
-    """A page on disk and the trace that it was made of; worth: by which importances; edges: answer rows."""
+    """A page on disk and its trace. worth: importances. edges: answer rows."""
 
     path: Path
     page: Page
@@ -33,13 +33,13 @@ class Case:
 
 
 def shown_number(text: str) -> float:
-    """A number as the page writes it."""
+    """Parse a number as the page writes it."""
     text = text.replace("−", "-").replace("≈", "").strip()
     return {"–": float("nan"), "∞": float("inf")}.get(text) or float(text)
 
 
 def check_numbers(texts: Any, values: Any, digits: int = 3) -> None:
-    """Numbers on the page are those values, rounded to digits, or to two significant ones where they would be zero."""
+    """Check that the page shows these values, rounded to digits, or to two significant digits if they would be zero."""
     numbers, expected = np.array([shown_number(t) for t in np.ravel(texts)]), np.ravel(values).astype(float)
     assert numbers.shape == expected.shape
     small = np.abs(expected) < 0.5 * 10.0**-digits
@@ -48,7 +48,7 @@ def check_numbers(texts: Any, values: Any, digits: int = 3) -> None:
 
 
 def view_of(trace: Any, method: str, query: int | None = None, **options: Any) -> np.ndarray:
-    """[layer, input] by the library."""
+    """Return the library's values [layer, input]."""
     selection = {} if query is None else {"query": query - trace.first_query}
     return getattr(trace, method)(**selection, **options).values[:, 0]
 
@@ -76,14 +76,14 @@ def go(page: Any, fragment: str) -> None:
 
 
 def selection(page: Any) -> dict[str, str]:
-    """The fragment, once it has been written."""
-    written = "() => new Promise(done => setTimeout(() => done(location.hash), 125))"  # the page's own wait is shorter
+    """Return the fragment after the page has written it."""
+    written = "() => new Promise(done => setTimeout(() => done(location.hash), 125))"  # longer than the page's own wait
     named = dict(re.findall(r"([a-z]+)=([^&]*)", page.evaluate(written)))
-    return {name: value for name, value in named.items() if name != "d"}  # Details are open in nearly every test
+    return {name: value for name, value in named.items() if name != "d"}  # nearly every test opens Details
 
 
 def rows_of(page: Any) -> dict[str, Any]:
-    """The rows of Compare: for each method its tokens with text and colours, and the titles of its correlations."""
+    """Return the rows of Compare: each method's tokens with text and colours, and the titles of its correlations."""
     return page.evaluate(
         """() => Object.fromEntries([...document.querySelectorAll(".rows .row[data-method]")].map(row => [row.dataset.method, {
             tokens: [...row.querySelectorAll(".tok")].map(t => ({i: Number(t.dataset.i), text: t.textContent, joined: t.classList.contains("joined"),
@@ -94,7 +94,7 @@ def rows_of(page: Any) -> dict[str, Any]:
 
 
 def text_of(page: Any) -> str:
-    """All that can be seen of the page: not the tables behind pictures, which are made later."""
+    """Return all visible text of the page, without the tables behind pictures, which are made later."""
     return page.evaluate(
         """() => {
             const copy = document.querySelector("article").cloneNode(true);
@@ -105,7 +105,7 @@ def text_of(page: Any) -> str:
 
 
 def table_of(page: Any, selector: str) -> list[list[str]]:
-    page.wait_for_selector(selector, state="attached")  # tables behind pictures are made when nothing moves any more
+    page.wait_for_selector(selector, state="attached")  # tables behind pictures are made once nothing moves
     return page.evaluate(
         "s => [...document.querySelector(s).rows].map(row => [...row.cells].map(cell => cell.textContent))", selector
     )
@@ -129,7 +129,7 @@ def linear(colour: str) -> np.ndarray:
 
 
 def lightness(colour: str) -> float:
-    """L of OKLab (Ottosson 2020)."""
+    """Return L of OKLab (Ottosson 2020)."""
     to_cones = [
         [0.4122214708, 0.5363325363, 0.0514459929],
         [0.2119034982, 0.6806995451, 0.1073969566],
@@ -139,7 +139,7 @@ def lightness(colour: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG 2 defines it."""
+    """Return the contrast as WCAG 2 defines it."""
     low, high = sorted(float(np.dot([0.2126, 0.7152, 0.0722], linear(c))) for c in (one, other))
     return (high + 0.05) / (low + 0.05)
 
@@ -150,7 +150,7 @@ def picture(data: bytes) -> np.ndarray:
 
 
 def check_drawn(data: bytes, path: Path, width: int | None = None, colours: int = 12) -> None:
-    """A picture of that width on which something is to be seen; kept in a file for whoever wants to look."""
+    """Check that a picture has this width and shows something; keep it in a file for inspection."""
     path.write_bytes(data)
     pixels = picture(data)
     if width is not None:
@@ -159,7 +159,7 @@ def check_drawn(data: bytes, path: Path, width: int | None = None, colours: int 
 
 
 def carried(graph: np.ndarray, query: int, end: int) -> list[np.ndarray]:
-    """What rollout carries from a query along every edge: one matrix a step, lowest first."""
+    """Return what rollout carries from a query along every edge: one matrix per step, lowest first."""
     mass = np.eye(graph.shape[-1])[query]
     steps = []
     for matrix in graph[: end + 1][::-1]:
@@ -169,7 +169,7 @@ def carried(graph: np.ndarray, query: int, end: int) -> list[np.ndarray]:
 
 
 def flows_shown(text: str) -> list[tuple[str, float]]:
-    """The list behind "takes from:" or "gives to:"."""
+    """Parse the list after "takes from:" or "gives to:"."""
     return [(name, shown_number(number)) for name, number in re.findall(r"(?:^|, )(.+?) (\S+)(?=, |$)", text)]
 
 
@@ -183,13 +183,13 @@ def check_paths(
     levels: Sequence[str],
     limits: Any = None,
 ) -> None:
-    """What the view of paths says is what `max_flow` says. limits: the graph with what passes through unlimited."""
+    """Check the view of paths against `max_flow`. limits: the graph with unlimited capacity for carried states."""
     end = len(graph) - 1
     solved = af.max_flow(graph if limits is None else limits, query, token)
     value = page.locator("strong.value")
     assert float(value.get_attribute("data-value")) == pytest.approx(solved.value, abs=1e-12)
     check_numbers(value.inner_text(), solved.value)
-    gap = re.search(r"the cut differs from it by (\S+)", value.get_attribute("title")).group(1)
+    gap = re.search(r"the capacity of the cut differs by (\S+)", value.get_attribute("title")).group(1)
     assert float(gap) <= 1e-12 and solved.gap <= 1e-12
     assert (
         value.evaluate("v => v.parentNode.textContent")
@@ -208,7 +208,7 @@ def check_paths(
         for p in paths
     ]
     np.testing.assert_allclose(column(rows, "rollout"), along, rtol=1e-9, atol=1e-15)
-    if page.locator(".bottleneck.blind").count():  # a sentence first, where flow tells no token from another
+    if page.locator(".bottleneck.blind").count():  # a sentence comes first if flow cannot tell tokens apart
         assert page.locator('[data-view="paths"] svg[viewBox]').count() == 0 or not page.locator(".paths").is_visible()
         page.get_by_role("button", name="show the paths").click()
     for count in (5, len(paths)):
@@ -218,9 +218,9 @@ def check_paths(
         if len(paths) <= 5:
             assert page.locator(".paths button").count() == 0
         elif count == 5:
-            page.get_by_role("button", name=f"and {len(paths) - 5} more", exact=True).click()
+            page.get_by_role("button", name=f"{len(paths) - 5} more", exact=True).click()
         else:
-            page.get_by_role("button", name="the widest alone").click()
+            page.get_by_role("button", name="only the widest").click()
     cut = table_of(page, ".cuts table")[1:]
 
     def name(edge: Any) -> str:

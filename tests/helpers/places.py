@@ -1,8 +1,7 @@
-"""A second device that is none: tensors are on the CPU, know a place, and may not be combined with those of another.
+"""A simulated second device: tensors stay on the CPU, but those of different places must not be combined.
 
-So a machine without GPUs can tell whether code that works on one device would work on two. Whatever is computed from a tensor
-is where that tensor is; `Tensor.to` moves. What is made from nothing may be combined with everything, which a GPU would not
-allow of all of it.
+This shows without GPUs whether code for one device would work on two. Results are at the place of their inputs, and
+`Tensor.to` moves tensors. New tensors may be combined with all others, which a GPU does not always allow.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _COPIES = {torch.ops.aten.copy_.default}
 
 
 class Places:
-    """While active, tensors have places. moves: how many went from one to the other."""
+    """While active, tensors have places. moves: how many tensors changed place."""
 
     def __init__(self) -> None:
         self.known: dict[int, torch.device] = {}
-        self.alive: list[Any] = []  # memory that is freed would be used again, and its place with it
+        self.alive: list[Any] = []  # prevents reuse of freed memory, which would keep its place
         self.moves = 0
 
     def __enter__(self) -> Places:
@@ -53,20 +52,20 @@ class Places:
         return x
 
     def place(self, model: torch.nn.Module, paths: Sequence[str]) -> None:
-        """Puts these modules elsewhere, with hooks that move what they get, as accelerate's do."""
+        """Put these modules elsewhere, with hooks that move their inputs like accelerate's."""
         for path in paths:
             module = model.get_submodule(path)
             for x in (*module.parameters(), *module.buffers()):
                 self.tell(x, ELSEWHERE)
             module.forward = self._moving(module.forward, ELSEWHERE)
         for x in (*model.parameters(), *model.buffers()):
-            self.tell(x, HOME)  # but for those that are elsewhere
+            self.tell(x, HOME)  # except those elsewhere
         for module in (m for path, m in model.named_modules() if path.endswith("norm") and path.count(".") == 1):
             module.forward = self._moving(module.forward, HOME)
 
     def _moving(self, forward: Any, place: torch.device) -> Any:
         def moved(*args: Any, **named: Any) -> Any:
-            cache = named.pop("past_key_values", None)  # stays where its layers are
+            cache = named.pop("past_key_values", None)  # stays with its layers
             args, named = tree_map(lambda x: x.to(place) if isinstance(x, Tensor) else x, (args, named))
             return forward(*args, **named, **({} if cache is None else {"past_key_values": cache}))
 
@@ -81,7 +80,7 @@ class Places:
 
 
 class _Move(torch.autograd.Function):
-    """A copy at another place, whose gradient comes back to where it was."""
+    """A copy at another place, whose gradient returns to the original place."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Places, place: torch.device) -> Tensor:
@@ -108,7 +107,7 @@ def _grad(
     allow_unused: Any = None,
     **_: Any,
 ) -> Any:
-    """`torch.autograd.grad` without its outermost step, during which no mode is active."""
+    """Run `torch.autograd.grad` without its outermost step, during which no mode is active."""
     outputs, inputs, slopes = (
         x if isinstance(x, list | tuple) else (x,)
         for x in (outputs, inputs, 1 if grad_outputs is None else grad_outputs)
@@ -127,7 +126,7 @@ def _grad(
 
 
 class _Checking(TorchDispatchMode):
-    """Every operation, of gradients too: what goes in must be at one place, and what comes out is there."""
+    """Check every operation, including gradients: all inputs must be at one place, and outputs are there too."""
 
     def __init__(self, places: Places) -> None:
         super().__init__()
@@ -147,7 +146,7 @@ class _Checking(TorchDispatchMode):
 
 
 class _Telling(TorchFunctionMode):
-    """What Python asks: where a tensor is, that it goes elsewhere, or that one is made there."""
+    """Intercept calls that ask where a tensor is, move it, or create one elsewhere."""
 
     def __init__(self, places: Places) -> None:
         super().__init__()
@@ -156,7 +155,7 @@ class _Telling(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func is torch.autograd.grad:
-            with self:  # what it calls should come through here as well
+            with self:  # intercept its inner calls too
                 return _grad(*args, **kwargs)
         if func == _DEVICE:
             return self.places.of(args[0]) or func(*args)

@@ -1,4 +1,4 @@
-"""Corpus jobs in processes of their own, and the processes that these start."""
+"""Corpus jobs in separate processes, and the processes they start."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def until(true: Callable[[], bool], what: str, seconds: float = 300) -> None:
 
 
 def shards_done(output: Path) -> int:
-    """Lines of the manifest, less its first."""
+    """Count the lines of the manifest after the first."""
     manifest = output / "_manifest.jsonl"
     return manifest.read_bytes().count(b"\n") - 1 if manifest.exists() else 0
 
 
 def processes() -> dict[int, tuple[int, str]]:
-    """Parent and command line of all that run, by their ids; those that ended, and nobody has asked how, do not."""
+    """Return parent and command line of all running processes by id, without zombies."""
     running = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
             line = (folder / "cmdline").read_text().replace("\0", " ")
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         if state != "Z":
             running[int(folder.name)] = (int(parent), line)
@@ -55,7 +55,7 @@ def processes() -> dict[int, tuple[int, str]]:
 
 
 def below(root: int) -> dict[int, str]:
-    """Command lines of all that a process has started, and these in turn."""
+    """Return the command lines of all descendants of a process."""
     running = processes()
     descendants: dict[int, str] = {}
     fresh = [root]
@@ -66,7 +66,7 @@ def below(root: int) -> dict[int, str]:
 
 
 def helpers_of(root: int) -> set[int]:
-    """The processes of `attnflow.jobs.workers` that work for a process."""
+    """Return the `attnflow.jobs.workers` processes that work for a process."""
     return {pid for pid, line in below(root).items() if "jobs.workers" in line}
 
 

@@ -1,4 +1,4 @@
-"""Files of WinoBias and Winogender, as their authors publish them, with a few sentences."""
+"""Files in the formats of WinoBias and Winogender, with a few sentences."""
 
 from __future__ import annotations
 

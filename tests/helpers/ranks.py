@@ -1,4 +1,4 @@
-"""Small decoders whose heads lie on two processes of this machine: what every process gets, in one job for many checks."""
+"""Small decoders with heads split over two local processes: the results of each, from one job for many checks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
     "gradient": lambda m: m.gradient(_ids(SHORT)),
     "blank-out": lambda m: m.blank_out(_ids(SHORT), by=1),
 }
-"""What comes out of a model; each makes a result with ``values``."""
+"""Results of a model; each has ``values``."""
 
 FEW = ("rollout", "rows", "answer edges, rows", "a given answer")
 
@@ -81,11 +81,11 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "seconds=": lambda m: m.blank_out(_ids(SHORT), by=1, seconds=1.0),
     "watch": lambda m: m.answer(LONG, watch=print),
 }
-"""What needs every head in one place, by the words with which the refusal begins."""
+"""Calls that need every head in one place, by the beginning of the refusal."""
 
 
 def text_batch(model: Any) -> batched.TextBatch:
-    """Two texts, padded to one length."""
+    """Return two texts, padded to one length."""
     return batched.TextBatch.of(model, [model.encode(_ids(tokens)) for tokens in (SHORT, LONG)])
 
 
@@ -94,12 +94,12 @@ def _ids(tokens: list[int]) -> dict[str, torch.Tensor]:
 
 
 def results_of(name: str) -> Iterable[str]:
-    """What is compared of a model: of the first two everything, of the others what their plans and layers could change."""
+    """Return what to compare: everything for the first two models, else what their plans and layers could change."""
     return RESULTS if name in list(MODELS)[:2] else FEW
 
 
 def built(name: str) -> Any:
-    """One of the models, in one process."""
+    """Build one of the models in a single process."""
     import transformers
 
     kind, options = MODELS[name]
@@ -107,13 +107,13 @@ def built(name: str) -> Any:
     cls = getattr(transformers, kind)
     model = cls(cls.config_class(**{**SIZES, **options}))
     for path, parameter in model.named_parameters():
-        if path.endswith("bias"):  # zeros would hide what becomes of them
+        if path.endswith("bias"):  # zeros would hide errors
             torch.nn.init.normal_(parameter, std=0.3)
     return model.eval()
 
 
 def run_ranks(folder: Path, names: list[str], count: int = 2) -> list[dict[str, Any]]:
-    """What each of so many processes got: results by model and name, and refusals. The folder gets the models' files."""
+    """Save the models, run the processes, and return each one's results by model and name, and its refusals."""
     for name in names:
         built(name).save_pretrained(folder / name)
     here = Path(__file__).parents[1]
@@ -129,7 +129,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _job(folder: Path, names: list[str]) -> None:
-    """One process: every result of every model, and what is refused of the first."""
+    """Compute in one process every result of every model, and the refusals of the first."""
     import transformers
     from transformers.distributed import DistributedConfig
 

@@ -1,4 +1,4 @@
-"""A server in this process, and how the tests ask it."""
+"""A server in this process, and requests to it."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ def until(true: Callable[[], Any], seconds: float = 20) -> None:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: tuples are lists."""
+    """Convert to JSON's types: tuples become lists."""
     return json.loads(json.dumps(value))

@@ -1,4 +1,4 @@
-"""Small models with random weights, wrapped, and the real checkpoints that the package index carries."""
+"""Small wrapped models with random weights, and the real checkpoints available as packages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gpt2(kind: str = "GPT2LMHeadModel", tokenizer: Any = None, **more: Any) -> A
 
 
 def sinking() -> Any:
-    """A GPT-2 in which every position looks at token 1, whose value is short: a sink, wherever it stands."""
+    """Return a GPT-2 in which every position attends to token 1, whose value is short: a sink at any position."""
     torch.manual_seed(0)
     tokenizer, width = byte_level(), 16
     config = transformers.GPT2Config(
@@ -55,19 +55,19 @@ def sinking() -> Any:
         states.wpe.weight.mul_(0.05)
         states.wte.weight[:, 0] = 0
         states.wte.weight[1] = 0
-        states.wte.weight[1, 0] = 4000  # after every norm this token is the same
+        states.wte.weight[1, 0] = 4000  # this token is the same after every norm
         for block in states.h:
             c = block.attn.c_attn
             c.bias[:width] = 1
-            c.weight[0, width : 2 * width] = 4  # its key is what all queries ask for
+            c.weight[0, width : 2 * width] = 4  # its key matches all queries
             c.weight[1:, width : 2 * width] *= 0.1
-            c.weight[0, 2 * width :] = 0  # and its value is nothing, also in what the norm takes off
+            c.weight[0, 2 * width :] = 0  # its value is zero, even after the norm subtracts the mean
             c.weight[1:, 2 * width :] -= c.weight[1:, 2 * width :].mean(0)
     return af.wrap(model, tokenizer)
 
 
 def saved(model: Any, folder: Path) -> dict[str, Any]:
-    """From where it can be loaded again."""
+    """Save the model, and return the options that load it again."""
     model.unwrap().save_pretrained(folder)
     model.tokenizer.save_pretrained(folder)
     return {"model": str(folder), "device": "cpu"}

@@ -1,4 +1,4 @@
-"""Small tokenizers of the three families, made here."""
+"""Small tokenizers of the three families."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENTENCES = [
 
 
 def wordpiece(*more: str) -> Any:
-    """With a fixed vocabulary, and some words more: training one breaks ties anew each time."""
+    """Return a tokenizer with a fixed vocabulary plus these words: training breaks ties differently each time."""
     from transformers import BertTokenizerFast
 
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -75,7 +75,7 @@ def byte_level() -> Any:
 
 
 def sentencepiece() -> Any:
-    """As Llama 2's: spaces become ▁ in the normalizer and nothing splits the text, so all tokens are one "word" to it."""
+    """Like Llama 2's: the normalizer turns spaces into ▁ and nothing splits the text, so all tokens are one "word"."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
@@ -86,7 +86,7 @@ def sentencepiece() -> Any:
         SENTENCES, trainers.BpeTrainer(vocab_size=420, special_tokens=names, show_progress=False)
     )
     state = json.loads(tokenizer.to_str())
-    state["added_tokens"] = state["added_tokens"][:3]  # bytes are pieces like others
+    state["added_tokens"] = state["added_tokens"][:3]  # bytes are ordinary pieces
     tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.pre_tokenizer = None
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 1)])
@@ -95,7 +95,7 @@ def sentencepiece() -> Any:
 
 
 def unigram() -> Any:
-    """As T5's and XLM-R's: only the first word of a text gets a ▁ that is not there, and a normalizer changes letters."""
+    """Like T5's and XLM-R's: a text's first word gets a ▁ that is not in the text, and a normalizer changes letters."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.Unigram())
@@ -111,7 +111,7 @@ def unigram() -> Any:
 
 
 def trimming() -> Any:
-    """As RoBERTa's: byte-level, with offsets that leave out white space."""
+    """Like RoBERTa's: byte-level, with offsets that omit white space."""
     tokenizer = byte_level()
     tokenizer.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     return tokenizer

@@ -1,4 +1,4 @@
-"""What every flow must satisfy, whoever computed it."""
+"""Conditions that every flow must satisfy."""
 
 from __future__ import annotations
 

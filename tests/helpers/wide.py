@@ -1,4 +1,4 @@
-"""Double precision all the way: model files take norms and softmax in single, which would hide what is exact."""
+"""Double precision throughout: models compute norms and softmax in single precision, which would hide equality."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CASTS = (torch.Tensor.float, torch.Tensor.to)
 
 
 class Wide(TorchFunctionMode):
-    """While active, what is in double precision stays there."""
+    """While active, keep tensors in double precision."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -27,7 +27,7 @@ class Wide(TorchFunctionMode):
 
 
 class Living(TorchDispatchMode):
-    """While active, counts the bytes of new tensors that live, their peak, and the largest number of entries of one."""
+    """While active, count the bytes of living new tensors, their peak, and the largest number of entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Living(TorchDispatchMode):
         for x in out if isinstance(out, tuple | list) else [out]:
             if isinstance(x, torch.Tensor):
                 self.largest = max(self.largest, x.numel())
-                if x.untyped_storage()._cdata not in inputs:  # a view makes nothing
+                if x.untyped_storage()._cdata not in inputs:  # a view allocates nothing
                     self._count(x.untyped_storage())
         return out
 

@@ -1,4 +1,4 @@
-"""Blank-out on the cache of what stands before, of words and sentences, and as far as time goes, against the definition."""
+"""Blank-out against the definition: on a cached prefix, of words and sentences, and within a time limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = "The key to the cabinets is old. Nobody has it, and nobody will. The book
 
 
 def model_of(name: str) -> Any:
-    """In double precision, with weights that make it answer something."""
+    """Return a model in double precision, with weights that make its answers depend on the text."""
     if name == "GPT-2":
         model = hf("GPT2LMHeadModel", vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, n_positions=128)()
     elif name == "Mistral":
@@ -41,7 +41,7 @@ def model_of(name: str) -> Any:
 
 
 def score(model: Any, ids: Any, answer: list[int], of: str) -> float:
-    """By the definition: one pass over one text."""
+    """Follow the definition: one pass over one text."""
     with torch.no_grad():
         text = torch.cat([ids, torch.tensor([answer[:-1]], dtype=torch.long)], 1)
         logits = model.model(input_ids=text, use_cache=False).logits[0, -len(answer) :].double()
@@ -68,7 +68,7 @@ def loop(model: Any, by: Any, answer: list[int], of: str, groups: Any = None) ->
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each forward pass computes."""
+    """Record how many tokens each forward pass computes."""
     counts: list[int] = []
     forward = af.Model.forward
 
@@ -85,13 +85,13 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Mistral"])
 def test_on_the_cache_it_is_the_loop(name: str, by: Any, of: str, computed: list[int]) -> None:
     model = model_of(name)
-    model.blank_out({"input_ids": IDS}, by=by)  # the first time, one text runs from its beginning too
+    model.blank_out({"input_ids": IDS}, by=by)  # the first call also runs one text from its beginning
     del computed[:]
     found = model.blank_out({"input_ids": IDS}, by=by, of=of, signed=True)
     expected = loop(model, by, [model.vocabulary() and int(answer_of(model))], of)
     np.testing.assert_allclose(found.row(), expected, rtol=1e-7, atol=1e-10)
     assert np.abs(expected).max() > 1e-3
-    assert sum(computed) < 0.75 * LENGTH * LENGTH  # from the beginning it would be all of it, and the text itself
+    assert sum(computed) < 0.75 * LENGTH * LENGTH  # without the cache it would be more than all
     assert "computed" not in found.provenance
 
 
@@ -154,7 +154,7 @@ def test_sentences_are_left_out_whole() -> None:
     starts = [LONG.index(sentence) for sentence in found.tokens]
     of_tokens = [
         sum(b >= start for start in starts[1:]) for _, b in ids["offset_mapping"]
-    ]  # a space goes with its word
+    ]  # a space belongs to its word
     answer = int(model.model(input_ids=torch.tensor([ids["input_ids"]])).logits[0, -1].argmax())
     for number, value in enumerate(found.row()):
         rest = [i for i, of in zip(ids["input_ids"], of_tokens, strict=True) if of != number]
@@ -166,7 +166,7 @@ def test_sentences_are_left_out_whole() -> None:
 
 
 class Clock:
-    """Seconds that pass with what the model computes."""
+    """A clock that advances with what the model computes."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, a_token: float) -> None:
         self.now, forward = 0.0, af.Model.forward
@@ -208,7 +208,7 @@ def test_a_partial_result_is_shown_and_saved(monkeypatch: pytest.MonkeyPatch, tm
     part = model.blank_out({"input_ids": IDS}, by="remove", seconds=0.5)
     n = blanked.FIRST
     assert part.provenance["computed"] == {"count": n, "of": LENGTH, "seconds": 0.5, "first": None}
-    note = f"Blank-out of the first {n} of {LENGTH}, for which 0.5 seconds sufficed: the others were not computed."
+    note = f"Blank-out covers only the first {n} of {LENGTH}: the limit of 0.5 seconds left no time for the others."
     assert part.reliability[0] == note
     there = np.isfinite(part.row())
     assert there.sum() == n and [score.position for score in part.top(LENGTH)] == list(
@@ -230,7 +230,7 @@ def test_a_partial_result_is_shown_and_saved(monkeypatch: pytest.MonkeyPatch, tm
     [
         ({"unit": "line"}, "unit='line': expected one of 'token', 'word', 'sentence'"),
         ({"seconds": 0}, "seconds=0: expected a number above 0, or None for all tokens"),
-        ({"text": ["a"], "seconds": 3}, "seconds and first go with one text: give one at a time"),
+        ({"text": ["a"], "seconds": 3}, "seconds and first need a single text: give one at a time"),
     ],
 )
 def test_mistakes(options: dict[str, Any], message: str) -> None:
@@ -242,12 +242,12 @@ def test_mistakes(options: dict[str, Any], message: str) -> None:
 def test_first_is_a_result_of_the_same_text() -> None:
     model = bert("BertForSequenceClassification", wordpiece())
     with pytest.raises(
-        af.InputError, match="first has 4 inputs, and the text has 8 tokens: expected a result of this text"
+        af.InputError, match="first has 4 inputs, and the text has 8 tokens: expected a result for this text"
     ):
         model.blank_out("the key is to the book", first=model.gradient("the key"), seconds=1)
     with pytest.raises(
         af.InputError,
-        match="first is of another text: its token 2 is 'book', and that of this text is 'key'; expected a result of this text",
+        match="first is for another text: its token 2 is 'book', and that of this text is 'key'; expected a result for this text",
     ):
         model.blank_out("the key", first=model.gradient("the book"), seconds=1)
 
@@ -256,5 +256,5 @@ def test_first_is_a_result_of_the_same_text() -> None:
 def test_first_is_a_result(first: Any) -> None:
     with pytest.raises(af.InputError) as caught:
         bert("BertForSequenceClassification", wordpiece()).blank_out("the key", first=first)
-    expected = f"first={first!r}: expected a result of this text, such as model.gradient(text) or Trace.sources()"
+    expected = f"first={first!r}: expected a result for this text, such as model.gradient(text) or Trace.sources()"
     assert str(caught.value) == expected

@@ -1,4 +1,4 @@
-"""Blank-out and gradients against a plain loop, finite differences and what the attributions must sum to."""
+"""Blank-out and gradients against a plain loop, finite differences and the sums that attributions must have."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_masked_and_next_token() -> None:
 
 def test_a_class_read_at_one_position() -> None:
     tokenizer = wordpiece()
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]  # GPT-2 would add the embeddings of token types
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]  # GPT-2 would add token type embeddings
     model = gpt2(
         "GPT2ForTokenClassification",
         tokenizer,
@@ -147,7 +147,7 @@ def test_gradients_are_finite_differences(classifier: Any, of: str) -> None:
 
 
 def test_a_layer_norm_takes_the_sum_away(classifier: Any) -> None:
-    """BERT normalises its embeddings: adding the same number to all dimensions changes nothing, so Σ_d g_d = 0."""
+    """BERT normalises its embeddings, so adding one number to all dimensions changes nothing: Σ_d g_d = 0."""
     with pytest.warns(
         af.AttentionWarning, match="the gradient of every token sums to 0 over its dimensions, up to rounding"
     ):
@@ -155,7 +155,7 @@ def test_a_layer_norm_takes_the_sum_away(classifier: Any) -> None:
             classifier.gradient(TEXT, reduce="abs-sum").row().max()
             < 1e-5 * classifier.gradient(TEXT, reduce="l1").row().max()
         )
-    llama = transformers.LlamaForSequenceClassification(  # its norm leaves the mean
+    llama = transformers.LlamaForSequenceClassification(  # its norm keeps the mean
         transformers.LlamaConfig(
             vocab_size=len(wordpiece()), **SIZES, num_key_value_heads=2, pad_token_id=0, bos_token_id=2, eos_token_id=3
         )
@@ -174,6 +174,7 @@ def test_a_layer_norm_takes_the_sum_away(classifier: Any) -> None:
         assert signed[i] == pytest.approx(float(high - low) / 2e-3, rel=1e-2)
 
 
+@pytest.mark.long
 def test_captum_baselines_sum_to_the_change(classifier: Any) -> None:
     pytest.importorskip("captum", reason="integrated gradients and Shapley values need captum")
     ids = classifier.tokenizer(TEXT)["input_ids"]
@@ -186,7 +187,7 @@ def test_captum_baselines_sum_to_the_change(classifier: Any) -> None:
     assert sampled.row().sum() == pytest.approx(change, abs=1e-5)
     assert sampled.row()[0] == sampled.row()[-1] == 0
     assert np.array_equal(sampled.values, classifier.shapley(TEXT, samples=10).values)
-    # with three tokens all six orders can be counted
+    # three tokens have only six orders
     ids = classifier.tokenizer("the key to")["input_ids"]
     y = int(chances(classifier, ids).argmax())
     exact = np.zeros(5)
@@ -211,7 +212,7 @@ def test_it_is_a_token_attention(classifier: Any, tmp_path: Any, capsys: Any) ->
 
 
 def test_a_model_that_refuses_batches() -> None:
-    """A decoder that classifies needs a padding token for batches, even where nothing is padded."""
+    """A decoder that classifies needs a padding token for batches, even if nothing is padded."""
     model = gpt2("GPT2ForSequenceClassification", num_labels=3)
     with pytest.raises(ValueError, match="batch sizes > 1"):
         model.model(input_ids=torch.ones(2, 3, dtype=torch.long))
@@ -223,7 +224,7 @@ def test_a_model_that_refuses_batches() -> None:
 
 
 def test_token_types_through_the_same_embedding_are_not_tokens() -> None:
-    """GPT-2 adds the embeddings of token types from the table of words: only the reading of the tokens is theirs."""
+    """GPT-2 looks up token types in its table of words; only the lookup of the tokens counts."""
     model = gpt2("GPT2ForSequenceClassification", wordpiece(), pad_token_id=0)  # its tokenizer gives token types
     found = model.gradient(TEXT, 0, of="logit", reduce="times-input").row()
     tensors = dict(model.tokenizer(TEXT, return_tensors="pt"))
@@ -231,7 +232,7 @@ def test_token_types_through_the_same_embedding_are_not_tokens() -> None:
     model.model(inputs_embeds=x, **tensors).logits[0, 0].backward()
     assert np.allclose(found, (x.grad * x).sum(-1)[0].detach().numpy(), atol=1e-5)
     pytest.importorskip("captum", reason="integrated gradients need captum")
-    with pytest.raises(af.InputError, match="uses its embedding layer 2 times: take gradient or shapley"):
+    with pytest.raises(af.InputError, match="uses its embedding layer 2 times: use gradient or shapley"):
         model.integrated_gradients(TEXT)
 
 
@@ -254,7 +255,7 @@ def test_gradients_from_several_threads(classifier: Any) -> None:
 
 def test_unknown_words_are_told(classifier: Any, capsys: Any) -> None:
     found = classifier.blank_out("the ß key")
-    assert found.provenance["unknown"] == [2] and found.row()[2] < 1e-6  # to replace it by itself changes nothing
+    assert found.provenance["unknown"] == [2] and found.row()[2] < 1e-6  # replacing it by itself changes nothing
     found.show()
     assert "unknown to the model: ß" in capsys.readouterr().out
     assert classifier.trace("the ß key").flow().provenance["unknown"] == [2]
@@ -267,7 +268,7 @@ def test_every_importance_shows_itself(classifier: Any, capsys: Any) -> None:
     for name in ("blank_out", "gradient", "integrated_gradients", "shapley"):
         getattr(classifier, name)(TEXT).show()
         shown = capsys.readouterr().out
-        assert "cabinet" in shown and "L2" not in shown  # of the answer, and so of no layer
+        assert "cabinet" in shown and "L2" not in shown  # importances have no layer
 
 
 def test_a_model_with_one_number() -> None:
@@ -289,22 +290,22 @@ def test_a_model_with_one_number() -> None:
     [
         (lambda m: m.blank_out(TEXT, by="dash"), "by='dash': expected one of 'unk', 'mask', 'pad', 'remove', or the id of a token"),
         (lambda m: m.blank_out(TEXT, by=-1), "by=-1: expected the id of a token, from 0 to"),
-        (lambda m: m.blank_out(TEXT, "dog"), "answer='dog' is no class of this model: expected one of 'no', 'yes', 'maybe'"),
+        (lambda m: m.blank_out(TEXT, "dog"), "answer='dog' is not a class of this model: expected one of 'no', 'yes', 'maybe'"),
         (lambda m: m.blank_out(TEXT, 7), "answer=7: expected a number from 0 to 2"),
         (lambda m: m.blank_out([TEXT], "yes"), "answer='yes' for 1 texts: expected a list with one for each, or None"),
         (lambda m: m.blank_out(""), "the text '' is empty: expected at least one word"),
         (lambda m: m.gradient(TEXT, reduce="max"), "reduce='max': expected one of 'l2', 'l1', 'times-input', 'abs-sum', 'sum'"),
         (lambda m: m.gradient(TEXT, of="loss"), "of='loss': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
-        (lambda m: m.blank_out(TEXT, ["yes"]), r"answer=\['yes'\] is no class of this model"),
+        (lambda m: m.blank_out(TEXT, ["yes"]), r"answer=\['yes'\] is not a class of this model"),
         (lambda m: m.integrated_gradients(TEXT, steps=0), "steps=0: expected a whole number of at least 1"),
         (lambda m: m.shapley(TEXT, samples=1.5), "samples=1.5: expected a whole number of at least 1"),
-        (lambda m: af.load().blank_out(("the keys", "the dog")), "the tokenizer of this model has no form for a pair of texts"),
-        (lambda m: m.integrated_gradients(TEXT, by="remove"), "by='remove': the blank text is as long as the text"),
+        (lambda m: af.load().blank_out(("the keys", "the dog")), "the tokenizer of this model does not support pairs of texts"),
+        (lambda m: m.integrated_gradients(TEXT, by="remove"), "by='remove': the blank text must be as long as the text"),
         (lambda m: bert("BertModel").blank_out(TEXT), "has no head, so it answers nothing"),
-        (lambda m: bert("BertForMaskedLM").blank_out(TEXT), "the text has no \\[MASK\\], so the masked language model answers nothing"),
+        (lambda m: bert("BertForMaskedLM").blank_out(TEXT), "the text has no \\[MASK\\], so the masked language model has nothing to predict"),
         (lambda m: bert("BertForMaskedLM").blank_out("the [MASK]", "unbelievable"), "answer='unbelievable' is not one token of this model"),
         (lambda m: gpt2().blank_out(TEXT, by="unk"), "by='unk': the tokenizer of this model has no unk token; expected one of 'remove', or the id of a token"),
-        (lambda m: bert("BertForTokenClassification").blank_out(TEXT), "gives an answer of shape \\(1, 7, 2\\): expected the classes of a text"),
+        (lambda m: bert("BertForTokenClassification").blank_out(TEXT), "returns an answer of shape \\(1, 7, 2\\): expected classes of the text"),
     ],
 )  # fmt: skip
 def test_mistakes(classifier: Any, call: Any, message: str) -> None:
@@ -324,7 +325,7 @@ def test_training_mode_is_refused(classifier: Any) -> None:
 
 
 def test_what_is_no_number_without_a_token_is_refused() -> None:
-    """Where the model gives NaN for the text with a blank, and not for the text itself, the token is not worth 0."""
+    """If the model gives NaN for the text with a blank, but not for the text itself, the token must not get 0."""
     model = bert("BertForSequenceClassification")
     with torch.no_grad():
         model.unwrap().get_input_embeddings().weight[model.tokenizer.unk_token_id] = torch.nan

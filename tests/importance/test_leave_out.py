@@ -1,4 +1,4 @@
-"""Leave-one-out against fresh passes of the shorter text, one at a time."""
+"""Leave-one-out against fresh passes over each shorter text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ANSWER = [7, 61, 30]
 GROUPS = [[0], [0, 1, 2], [3, 4, 5], [5, 6], [11, 3], [8, 9, 9, 10], [15], [16], [14, 15, 16], list(range(1, 17))]
 BLANK = 9
 DECODERS = [a.name for a in ARCHITECTURES if a.kind == "decoder"]
-EXPERTS = {"Mixtral", "DeepSeek-V3", "gpt-oss"}  # their products exist in single precision only
-SINGLE_INSIDE = {"BLOOM", "GPT-J", "Gemma 2"}  # some of their steps are in single precision, whatever the weights are
+EXPERTS = {"Mixtral", "DeepSeek-V3", "gpt-oss"}  # their products need single precision
+SINGLE_INSIDE = {"BLOOM", "GPT-J", "Gemma 2"}  # some of their steps are always in single precision
 
 
 def model_of(name: str, dtype: Any = None) -> Any:
@@ -31,7 +31,7 @@ def model_of(name: str, dtype: Any = None) -> Any:
     model = built(architecture)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # random weights as small as before any training answer alike, whatever they read
+            parameter.mul_(3)  # small random weights answer alike whatever they read
     return af.wrap(model.to(dtype or (torch.float32 if name in EXPERTS else torch.float64)))
 
 
@@ -40,7 +40,7 @@ def tolerance(name: str) -> float:
 
 
 def fresh(model: Any, ids: list[int], answer: list[int], hidden: list[int] = ()) -> Any:  # type: ignore[assignment]
-    """The log-probabilities by the definition: one pass over one text, everything computed."""
+    """Return the log-probabilities by the definition: one full pass over one text."""
     n = len(ids) + len(answer) - 1
     more = {}
     if hidden:
@@ -70,18 +70,16 @@ def by_definition(model: Any, how: str, groups: list[list[int]] = GROUPS) -> Any
 def test_it_is_the_log_probability_of_the_shorter_text(name: str, how: str) -> None:
     model = model_of(name)
     if how == "mask" and name == "BLOOM":
-        with pytest.raises(
-            af.InputError, match=r"^how='mask': BloomForCausalLM counts positions without those that are"
-        ):
+        with pytest.raises(af.InputError, match=r"^how='mask': BloomForCausalLM does not count hidden positions"):
             leave_out(model, PROMPT, ANSWER, GROUPS, how=how)
         return
-    groups = GROUPS[:-1] if how == "mask" else GROUPS  # without the last, whole windows would be hidden
+    groups = GROUPS[:-1] if how == "mask" else GROUPS  # the last group would hide whole windows
     if (name, how) == ("Gemma 2", "mask"):
-        groups = groups[2:]  # a first token that sees nothing is NaN here, in a fresh pass
+        groups = groups[2:]  # a first token that sees nothing is NaN even in a fresh pass
     expected, whole = by_definition(model, how, groups), fresh(model, PROMPT, ANSWER)
     assert np.ptp(expected.sum(1)) > 1e-2
     result = leave_out(model, PROMPT, ANSWER, groups, how=how, replacement=BLANK)
-    assert result.shared_prefix  # also where layers have a window
+    assert result.shared_prefix  # even if layers have a window
     assert np.abs(result.whole - whole).max() < tolerance(name)
     assert np.abs(result.without - expected).max() < tolerance(name)
     assert np.allclose(result.drops, whole.sum() - expected.sum(1), atol=3 * tolerance(name))
@@ -160,7 +158,7 @@ def test_it_takes_the_cache_of_a_generation_and_leaves_it_alone() -> None:
     result = leave_out(model, PROMPT, answer, GROUPS, cache=cache)
     handle.remove()
     assert np.array_equal(result.without, alone.without) and np.array_equal(result.whole, alone.whole)
-    assert (1, 16) not in calls  # the prompt alone is not run again
+    assert (1, 16) not in calls  # the prompt alone does not run again
     for layer, (keys, values) in zip(cache.layers, before, strict=True):
         assert torch.equal(layer.keys, keys) and torch.equal(layer.values, values)
 
@@ -169,14 +167,14 @@ def test_a_cache_of_several_texts_is_refused() -> None:
     model = model_of("Llama")
     cache = model.model(input_ids=torch.tensor([PROMPT] * 3), use_cache=True).past_key_values
     with pytest.raises(
-        af.InputError, match=r"^cache holds 3 texts: expected the key-value cache of this prompt alone$"
+        af.InputError, match=r"^cache contains 3 texts: expected the key-value cache of this prompt alone$"
     ):
         leave_out(model, PROMPT, ANSWER, GROUPS, cache=cache)
 
 
 @pytest.mark.parametrize(("limit", "most"), [("TOKENS", 20), ("BYTES", 9000), ("LOGITS", 500)])
 def test_batches_stay_within_their_bounds(limit: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is one batch where starting one costs much; a bound cuts it, and the numbers stay."""
+    """If starting a batch is expensive, everything is one batch. A limit splits it without changing the numbers."""
     model = model_of("Llama")
     expected = leave_out(model, PROMPT, ANSWER, GROUPS)
     shapes: list[Any] = []
@@ -240,12 +238,12 @@ def test_progress_from_the_start() -> None:
         ({"how": "drop"}, "how='drop': expected one of 'remove', 'mask', 'replace'"),
         (
             {"groups": [[1], list(range(17))]},
-            "group 1 is the whole prompt, and nothing would be left to predict the answer's first token from: leave a token "
-            "such as the one that begins every text, or take how='replace'",
+            "group 1 is the whole prompt, which leaves nothing to predict the answer's first token from: keep a token "
+            "such as the one that begins every text, or use how='replace'",
         ),
         (
             {"how": "replace"},
-            "replacement=None: the blank text is as long as the text, so a token must stand in each place; expected 'unk', "
+            "replacement=None: the blank text must be as long as the text, so each token needs a replacement; expected 'unk', "
             "'mask', 'pad' or the id of a token",
         ),
         ({"how": "replace", "replacement": 120}, "replacement=120: expected the id of a token, from 0 to 119"),
@@ -289,6 +287,6 @@ def test_a_window_with_nothing_to_attend_to_is_said() -> None:
 
 def test_a_model_that_writes_nothing_is_refused() -> None:
     classifier = bert("BertForSequenceClassification")
-    with pytest.raises(af.InputError, match=r"^leave-one-out of an answer for .*: expected a model that writes text$"):
+    with pytest.raises(af.InputError, match=r"^leave-one-out for .*: expected a model that writes text$"):
         leave_out(classifier, [1, 2], [3], [[0]])
     assert leave_out(gpt2(), [1, 2], [3], [[0]]).without.shape == (1, 1)

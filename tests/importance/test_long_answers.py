@@ -30,7 +30,7 @@ def token_ids(model: Any, text: str) -> list[int]:
 
 
 def of_logits(rows: Any, answer: list[int], of: str) -> float:
-    """By the definition, one token after the other. rows: the logits at the positions that predict the answer."""
+    """Follow the definition token by token. rows: the logits at the positions that predict the answer."""
     p = torch.softmax(rows.double(), -1)[range(len(answer)), answer]
     each = {"probability": p, "logit": rows.double()[range(len(answer)), answer], "log-odds": torch.log(p / (1 - p))}[
         of
@@ -52,7 +52,7 @@ def test_blank_out_is_the_loop(decoder: Any, of: str, by: Any) -> None:
     blanks = [] if by == "remove" else [by]
     expected = [whole - measured(decoder, [*ids[:i], *blanks, *ids[i + 1 :]], answer, of) for i in range(len(ids))]
     result = decoder.blank_out(TEXT, ANSWER, by=by, of=of, signed=True)
-    scale = np.abs(expected).max()  # of a product of probabilities of a random model, very small
+    scale = np.abs(expected).max()  # very small: a product of a random model's probabilities
     assert np.allclose(result.row(), expected, rtol=1e-3, atol=1e-4 * scale) and scale > 1e-2 * abs(whole)
     assert result.tokens == decoder.blank_out(TEXT).tokens and result.queries == (len(ids) - 1,)
     assert result.provenance["answer"] == {
@@ -90,7 +90,7 @@ def test_gradients_are_finite_differences(decoder: Any, of: str) -> None:
 
 @pytest.mark.parametrize("method", ["blank_out", "gradient"])
 def test_answers_of_different_lengths_together(decoder: Any, method: str) -> None:
-    """One token stays what it was to the last bit, whatever stands beside it."""
+    """An answer of one token is the same to the last bit, whatever else is in the batch."""
     texts, answers = [TEXT, TEXT, "the key is", TEXT], [ANSWER, None, " to the key", " to"]
     together = getattr(decoder, method)(texts, answers, of="log-odds")
     for text, answer, result in zip(texts, answers, together, strict=True):
@@ -112,7 +112,7 @@ def test_what_stays_refused(decoder: Any) -> None:
     with pytest.raises(af.InputError) as error:
         decoder.gradient(TEXT, ANSWER, of="difference")
     assert str(error.value) == (
-        "of='difference': an answer of several tokens has no likeliest other one; expected 'probability', 'logit' or 'log-odds'"
+        "of='difference': an answer of several tokens has no likeliest alternative; expected 'probability', 'logit' or 'log-odds'"
     )
     long = " is" * 64
     count = len(decoder.tokenizer(TEXT)["input_ids"]) + len(token_ids(decoder, long)) - 1

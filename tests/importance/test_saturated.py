@@ -1,4 +1,4 @@
-"""Answers that a model is sure of: 1 - p keeps its digits, and whoever measures a probability is warned."""
+"""Answers that a model is sure of: 1 - p keeps its digits, and measuring a probability gives a warning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SURE = [1e-3, 1e-6, 1e-8, 1e-12]
 
 
 def sure_classifier(doubt: float, dtype: Any = torch.float32) -> Any:
-    """A classifier whose first class has probability 1 - doubt for TEXT."""
+    """Return a classifier whose first class has probability 1 - doubt for TEXT."""
     model = bert("BertForSequenceClassification", id2label={0: "no", 1: "yes", 2: "maybe"})
     ids = torch.tensor([model.tokenizer(TEXT)["input_ids"]])
     with torch.no_grad():
@@ -30,7 +30,7 @@ def sure_classifier(doubt: float, dtype: Any = torch.float32) -> Any:
 
 
 def double_gradient(model: Any, ids: Any) -> Any:
-    """∂p/∂x in double precision throughout, by autograd through a plain softmax written out from the smaller side."""
+    """Compute ∂p/∂x in double precision, by autograd through a softmax written from the smaller side."""
     twin = type(model.model)(model.config).double().eval()
     twin.load_state_dict(model.model.state_dict())
     x = twin.get_input_embeddings()(ids).detach().requires_grad_()
@@ -53,13 +53,13 @@ def test_gradient_of_a_sure_classifier(doubt: float) -> None:
         result = model.gradient(TEXT)
     assert result.provenance["answer"]["name"] == "no" and result.row().max() > 0
     np.testing.assert_allclose(result.row(), expected.norm(dim=-1).numpy(), rtol=2e-4)
-    sentence = f"The probability of 'no' is 1 - {left:.1g} and hardly changes whatever happens to the text: "
+    sentence = f"The probability of 'no' is 1 - {left:.1g} and hardly changes, whatever happens to the text: "
     assert [note[: len(sentence)] for note in result.reliability] == ([sentence] if doubt < 1e-4 else [])
 
 
 @pytest.mark.parametrize("doubt", [1e-6, 1e-12])
 def test_half_precision_keeps_the_gradient(doubt: float) -> None:
-    """p·(1-p) multiplies the gradient of the log-odds at the end, so that nothing underflows on the way."""
+    """p·(1-p) multiplies the gradient of the log-odds at the end, so nothing underflows on the way."""
     model = sure_classifier(doubt, torch.float16)
     with pytest.warns(af.AttentionWarning, match="hardly changes"):
         values = model.gradient(TEXT).row()
@@ -111,13 +111,13 @@ def test_blank_out_measures_log_odds_where_probabilities_are_saturated() -> None
     with pytest.warns(af.AttentionWarning) as warned:
         probability = model.blank_out(TEXT)
     assert probability.row().max() < 1e-4 and probability.reliability == (
-        "The probability of 'no' is 1 - 1e-08 and hardly changes whatever happens to the text: measure its log-odds.",
+        "The probability of 'no' is 1 - 1e-08 and hardly changes, whatever happens to the text: measure its log-odds.",
     )
     assert str(warned[0].message) == (
-        "the probability of 'no' is 1 - 1e-08, so that it hardly changes whatever happens to the text: of='log-odds' or of='logit' "
-        "measures the answer on a scale that does not saturate"
+        "the probability of 'no' is 1 - 1e-08 and hardly changes, whatever happens to the text: use of='log-odds' or of='logit', "
+        "which do not saturate"
     )
-    assert warned[0].filename == __file__  # the line that asked
+    assert warned[0].filename == __file__  # the caller's line
 
 
 def test_blank_out_of_every_measure_is_a_difference_of_it() -> None:
@@ -151,7 +151,7 @@ def test_the_command_says_it_in_one_line(attnflow: Any, tmp_path: Any) -> None:
     words = ["show", TEXT, "-m", str(tmp_path / "m"), "--method", "blank-out"]
     printed = attnflow(*words)
     assert printed.err == "" and " ".join(printed.out.split()).endswith(
-        "The probability of 'no' is 1 - 1e-08 and hardly changes whatever happens to the text: measure its log-odds."
+        "The probability of 'no' is 1 - 1e-08 and hardly changes, whatever happens to the text: measure its log-odds."
     )
     assert "hardly changes" in json.loads(attnflow(*words, "--json").out)["provenance"]["reliability"][0]
     printed = attnflow(*words, "--of", "log-odds")

@@ -1,4 +1,4 @@
-"""Measured values and the scores that are fitted to them."""
+"""Measured values, and scores fitted to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_measured_values_stay_and_the_others_are_in_the_order_of_their_scores() 
 
 
 def test_the_scale_is_the_nearest_one_up_to_the_smallest_measured_value() -> None:
-    """Against all scales of a fine grid."""
+    """Compare with all scales of a fine grid."""
     rng = np.random.default_rng(1)
     for _ in range(20):
         scores = rng.random(8) + 0.1
@@ -52,8 +52,8 @@ def test_evidence_against_makes_no_estimate() -> None:
 @pytest.mark.parametrize(
     ("scores", "measured", "sentence"),
     [
-        ([[1.0]], {}, "scores of shape (1, 1): expected one finite number for each unit"),
-        ([1.0, np.nan], {}, "scores of shape (2,): expected one finite number for each unit"),
+        ([[1.0]], {}, "scores have shape (1, 1): expected one finite number for each unit"),
+        ([1.0, np.nan], {}, "scores have shape (2,): expected one finite number for each unit"),
         ([1.0, 2.0], {2: 1.0}, "measured has 2: 1.0: expected units from 0 to 1 and finite numbers"),
         ([1.0, 2.0], {1: np.inf}, "measured has 1: inf: expected units from 0 to 1 and finite numbers"),
     ],

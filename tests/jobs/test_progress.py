@@ -1,4 +1,4 @@
-"""How far a job is, in a terminal, for programs and elsewhere."""
+"""The progress of a job: in a terminal, for programs, and elsewhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_progress(monkeypatch: Any) -> None:
     progress.errors += 2
     progress.advance(400, 8000)
     shown = console.file.getvalue()
-    assert "600 of 1,000 texts (60%) · 40 texts/s · 800 tokens/s · 10 s left · 3 errors" in shown
+    assert "600 of 1,000 texts (60 %) · 40 texts/s · 800 tokens/s · 10 s left · 3 errors" in shown
     now[0] = 10.1
     progress.advance(1, 1)
     assert console.file.getvalue() == shown

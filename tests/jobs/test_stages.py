@@ -1,4 +1,4 @@
-"""The bar that stands in a terminal while one text is worked on."""
+"""The progress bar for a single text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_stage_says_how_long_it_still_takes(monkeypatch: pytest.MonkeyPatch) -
         stages("blank-out", 0, 100)
         assert "blanking tokens out: 0 of 100" in screen.getvalue() and "left" not in screen.getvalue()
         now = 14.0
-        stages("blank-out", 5, 100)  # the seconds of the stage before do not count
+        stages("blank-out", 5, 100)  # the time of the previous stage does not count
         assert "blanking tokens out: 5 of 100 · 1 min 16 s left" in screen.getvalue()
 
 

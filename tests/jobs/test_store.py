@@ -1,4 +1,4 @@
-"""The folder of a job, whatever the job is: what is finished stays, and nothing of another job is mixed in."""
+"""The folder of any job: finished work stays, and nothing from another job is mixed in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_job_is_resumed(tmp_path: Path) -> None:
         assert list(store.records) == ["numbers/00002.parquet", "numbers/00000.parquet"] and store.damaged == []
         assert read_shard(tmp_path / "numbers" / "00002.parquet") == [{"n": 2}]
         write(store, 1)
-        (tmp_path / "numbers" / ".attnflow-ba9876543210.tmp").write_bytes(b"half")  # a worker died, and the job went on
+        (tmp_path / "numbers" / ".attnflow-ba9876543210.tmp").write_bytes(b"half")  # left by a dead worker
         assert store.finish({"numbers": 3}) == {"finished": True, "numbers": 3}
     settings, *records, last = read_manifest(tmp_path)
     assert settings == {"format": "attnflow.grid", "version": 1, "seed": 0}
@@ -79,28 +79,28 @@ def test_refusals(tmp_path: Path) -> None:
         write(store, 0)
         assert refused(tmp_path) == f"another job is writing to {str(tmp_path)!r}: wait for it, or give another folder"
     assert refused(tmp_path, settings={"seed": 1, "weights": "ab"}) == (
-        f"the folder {str(tmp_path)!r} holds a job of other settings (seed 0, now 1; other weights): give the same, or "
-        "another folder"
+        f"the folder {str(tmp_path)!r} contains a job with different settings (seed 0, now 1; different weights): give "
+        "the same settings, or another folder"
     )
     (tmp_path / "numbers" / "00007.parquet").write_bytes(b"of somebody else")
     assert refused(tmp_path) == (
-        f"the folder {str(tmp_path)!r} holds numbers/00007.parquet, which is not of this job: give another folder, or "
-        "remove it"
+        f"the folder {str(tmp_path)!r} contains numbers/00007.parquet, which does not belong to this job: give "
+        "another folder, or remove the file"
     )
     lines = (tmp_path / MANIFEST).read_text()
     (tmp_path / MANIFEST).write_text(lines.replace('"version": 1', '"version": 2'))
-    assert refused(tmp_path) == f"{str(tmp_path)!r} was made by another version of attnflow: give another folder"
+    assert refused(tmp_path) == f"{str(tmp_path)!r} was written by another version of attnflow: give another folder"
     (tmp_path / MANIFEST).write_text(lines.replace("attnflow.grid", "attnflow.corpus"))
-    assert refused(tmp_path) == f"{str(tmp_path / MANIFEST)!r} is no manifest of a grid: give another folder"
+    assert refused(tmp_path) == f"{str(tmp_path / MANIFEST)!r} is not the manifest of a grid job: give another folder"
 
 
 def test_a_grid_of_the_version_before_is_refused(tmp_path: Path) -> None:
-    """Its manifest was grid-run.json, and its shards said themselves of which run they were."""
+    """Its manifest was grid-run.json, and each shard named its run."""
     (tmp_path / "grid-run.json").write_text(json.dumps({"seed": 0}))
     (tmp_path / "numbers").mkdir()
     (tmp_path / "numbers" / "00000.parquet").write_bytes(b"PAR1")
     assert refused(tmp_path).startswith(
-        f"the folder {str(tmp_path)!r} holds numbers/00000.parquet, which is not of this"
+        f"the folder {str(tmp_path)!r} contains numbers/00000.parquet, which does not belong to this"
     )
 
 
@@ -111,7 +111,7 @@ def test_a_full_disk_is_the_fault_of_the_job(tmp_path: Path, monkeypatch: pytest
     with opened(tmp_path) as store:
         write(store, 0)
         monkeypatch.setattr(stores, "replace_whole", full)
-        with pytest.raises(JobError, match=r"00001.parquet': No space left on device; what is finished stays valid"):
+        with pytest.raises(JobError, match=r"00001.parquet': No space left on device; finished shards stay valid"):
             write(store, 1)
     with opened(tmp_path) as store:
         assert list(store.records) == ["numbers/00000.parquet"]

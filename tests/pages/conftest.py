@@ -1,4 +1,4 @@
-"""One browser for all tests of a run, and the pages that several of them look at, each made once."""
+"""Share one browser, and the pages that several tests open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
-    """saved(name, page) is that page on disk."""
+    """Return saved(name, page), which writes the page to disk once."""
     from helpers import page_cases
 
     folder = tmp_path_factory.mktemp("saved")
@@ -28,7 +28,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 def made(name: str) -> Any:
     @pytest.fixture(scope="session", name=name)
     def case(tmp_path_factory: pytest.TempPathFactory) -> Any:
-        from helpers import page_cases  # not before a test asks for one: it needs torch, and the documentation does not
+        from helpers import page_cases  # Imported late: it needs torch, which the tests of the documentation do not.
 
         return getattr(page_cases, name)(tmp_path_factory.mktemp(name))
 

@@ -1,4 +1,4 @@
-"""The page of an answer inside an app: an answer that is still being written, and sources that a server leaves out."""
+"""The answer page inside an app: an answer that is still being written, and sources that a server leaves out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def mounted(browser: Any, address: str, doc: Any, falls: Any) -> Iterator[Any]:
     page = browser.new_page(viewport={"width": 1200, "height": 900})
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(address + "types.d.ts")  # any page of that address
+    page.goto(address + "types.d.ts")  # any page of that origin
     page.evaluate(MOUNT, [doc, falls])
     yield page
     assert errors == []
@@ -89,7 +89,7 @@ def check(page: Any, answer: Any, span: Any = None, method: str | None = None) -
 
 
 def test_an_answer_that_grows(browser: Any, address: str, model: Any) -> None:
-    """What is chosen stays chosen, the prompt is not made anew, and every number is that of the longer answer."""
+    """The selection stays, the prompt is not rebuilt, and every number belongs to the longer answer."""
     answers = [written(model, words) for words in (1, 3, 7)]
     docs = [document_of(answer, method="answer_rows") for answer in answers]
     with mounted(browser, address, docs[0], []) as page:
@@ -110,7 +110,7 @@ def test_an_answer_that_grows(browser: Any, address: str, model: Any) -> None:
         page.evaluate("doc => shown.update(doc)", document_of(answers[2]))
         check(page, answers[2])
         assert page.evaluate("window.first === document.querySelector('.prompt').firstChild")
-        page.wait_for_function("!location.hash.includes('x.s')")
+        page.wait_for_function("() => !location.hash.includes('x.s')")
 
 
 def test_of_two_longer_answers_the_last_one_counts(browser: Any, address: str, model: Any) -> None:

@@ -1,4 +1,4 @@
-"""The page of an answer in a real browser: what it shades and lists is what the library computes, for any part."""
+"""The answer page in a real browser: for any part of the answer, its shades and lists match the library."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from attnflow.view import answer_numbers
 from attnflow.view.answer_page import document_of, html_of, written_document
 from attnflow.view.page import file_of
 from benchmarks.answer_documents import synthetic
+from benchmarks.shapes import FOLDER, scenes
 from helpers.answers import ANSWER, chatted, decoder, shared
 from helpers.browser import opened, settle
 
@@ -50,13 +51,13 @@ def number(text: str) -> float:
 
 
 def chosen(span: tuple[int, int] | None, **choices: str) -> str:
-    """The address of a page with Details open."""
+    """Return the address of a page with Details open."""
     where = {} if span is None else {"s": f"{span[0]}-{span[1] - 1}"}
     return "#" + "&".join(f"{name}={value}" for name, value in {"d": "1", **where, **choices}.items())
 
 
 def rows(page: Any, name: str) -> dict[int, float]:
-    """A column of the table by unit."""
+    """Return a column of the table, by unit."""
     cells: list[list[str]] = page.evaluate(
         """name => [...document.querySelectorAll(".sources [data-row]")].map(row =>
             [row.dataset.row, row.querySelector(`[data-of="${name}"]`).textContent])""",
@@ -75,7 +76,10 @@ def press(page: Any, unit: str) -> None:
 
 
 def check_table(page: Any, wanted: Any, signed: Any = None) -> None:
-    """The strongest units with their shares, then those that are most against. wanted, signed: values of all units."""
+    """Check the strongest units and their shares, then those that count most against the answer.
+
+    wanted, signed: values of all units.
+    """
     values = rows(page, "share")
     top = np.argsort(-wanted, kind="stable")[:SHOWN].tolist()
     listed = list(values)[: len(top)]
@@ -89,19 +93,19 @@ def check_table(page: Any, wanted: Any, signed: Any = None) -> None:
 
 
 def check_list(page: Any, wanted: Any) -> None:
-    """The sources of the first screen, in percent."""
+    """Check the sources on the first screen, in percent."""
     entries: list[list[str]] = page.evaluate(
         """[...document.querySelectorAll(".list li")].map(one =>
             [one.dataset.source, one.querySelector(".share").textContent])"""
     )
-    listed = [(int(i), float(text.removesuffix(" %"))) for i, text in entries]
+    listed = [(int(i), float(text.strip("<> %"))) for i, text in entries]
     assert [share for _, share in listed] == pytest.approx([100 * wanted[i] for i, _ in listed], abs=0.51)
     top = np.sort(wanted[wanted > 1e-9])[::-1][:6]
     assert [wanted[i] for i, _ in listed] == pytest.approx(top.tolist(), abs=1e-5)
 
 
 def check_span(page: Any, answer: Any, unit: str, span: Any = None) -> None:
-    """What the library recommends for the unit, for any span."""
+    """Check a span against the method that the library recommends for the unit."""
     result = answer.sources(span, unit)
     check_list(page, result.row())
     check_table(page, result.row(), answer.sources(span, unit, signed=True).row())
@@ -166,7 +170,7 @@ def test_the_table_is_the_library(browser: Any, path: Path, answer: Any) -> None
 
 
 def test_every_span_has_the_method_of_its_unit(browser: Any, path: Path, answer: Any) -> None:
-    """Of sentences and larger units both ways together, as the library has them, for spans that nobody saved."""
+    """Sentences and larger units use the combined method, even for spans that were not saved."""
     different = False
     for span in SPANS[1:]:
         for unit in UNITS:
@@ -193,16 +197,16 @@ def test_fading_is_limited_by_time_and_the_page_says_so(browser: Any, answer: An
         wanted = answer.sources((2, 5), "sentence", method="answer_rows").row()
         check_table(page, wanted)
         said = page.locator(".method").inner_text()
-        lead = "For this part: by what it read alone, a weaker measure. Fading was not computed for it."
+        lead = "This part uses a weaker measure: only what the model read from each source."
         assert page.locator(".lead .by-rows").inner_text() == lead
         assert said == (
             "Shares of sentences by what the answer read from them (answer rows). The answer is long: the page has the "
-            "better way, combined, for the part that it opens with."
+            "better method, combined, only for the part that it opens with."
         )
 
 
 def test_fading_of_sentences_of_the_answer(browser: Any, tmp_path: Path) -> None:
-    """Whole sentences of it are exact, and parts of them are by what was read."""
+    """Whole sentences of the answer are exact; parts of them use answer_rows."""
     answer = decoder().answer("The key is here. It is old.", answer="It is here. The key is old. Yes.")
     sentences = answer_numbers.answer_sentences(answer.labels)
     assert len(sentences) == 3 and sentences[0][0] == 0 and sentences[-1][1] == len(answer.ids) - 1
@@ -215,7 +219,7 @@ def test_fading_of_sentences_of_the_answer(browser: Any, tmp_path: Path) -> None
 def test_the_page_tells_what_stands_in_no_unit(browser: Any, path: Path, answer: Any) -> None:
     with opened(browser, path, "#d=1") as page:
         outside = page.locator(".sources .outside")
-        before = range(answer.tokens.index("🙂"))  # several tokens are one option there
+        before = range(answer.tokens.index("🙂"))  # later, one option covers several tokens
         rests = [answer.sources(k, "sentence").provenance["outside"] for k in before]
         rest, token = max(rests), int(np.argmax(rests))
         assert rest > 0.1
@@ -278,7 +282,7 @@ def test_what_stands_apart_has_its_share_and_a_button_brings_it_in(browser: Any,
             expected = [("first token", everything[0]), ("chat marks", direct[marks].sum())]
             parts = [f"{name} {round(100 * share)} %" for name, share in expected if share > 0.01]
             inside = direct[size:].sum()
-            assert said.startswith(f"Apart: {', '.join(parts)}.")
+            assert said.startswith(f"Not shaded: {', '.join(parts)}.")
             if inside > 0.01:
                 assert f"{round(100 * inside)} % comes from earlier words of the answer." in said
             press(page, "token")
@@ -317,7 +321,7 @@ def test_clicks_drags_and_keys_choose_a_part(browser: Any, path: Path, answer: A
         settle(page)
         assert page.locator(".said [aria-selected=true]").count() == 4
         check_span(page, answer, "sentence", (4, 8))
-        page.wait_for_function("location.hash.includes('s=4-7')")
+        page.wait_for_function("() => location.hash.includes('s=4-7')")
 
 
 def test_a_finger_chooses_a_part(browser: Any, path: Path, answer: Any) -> None:
@@ -345,7 +349,7 @@ def test_hops_from_the_answer_to_the_prompt(browser: Any, path: Path, answer: An
             seen.append(result[:-count])
             far = "all the way" if step == 7 else "one step" if step == 1 else f"{step} steps"
             assert page.locator(".hop").inner_text() == (
-                f"What came through earlier words of the answer is followed back {far}. Shares add up anew, over prompt and "
+                f"What came through earlier words of the answer is followed back {far}. Shares now add up over prompt and "
                 "answer."
             )
             left = result[-count:].sum()
@@ -365,14 +369,14 @@ def test_hops_from_the_answer_to_the_prompt(browser: Any, path: Path, answer: An
 
 
 def feeds(answer: Any, shares: Any) -> str:
-    """What the page says of a source: the words of the answer that it feeds most, each by the mean over its tokens."""
+    """Return what the page says about a source: the words it contributes to most, each by the mean over its tokens."""
     labels = answer.labels
     numbers = [("alone", k) if word is None else word for k, word in enumerate(labels.word_ids)]
     words = [[k for k, own in enumerate(numbers) if own == number] for number in dict.fromkeys(numbers)]
     fed = [(shares[word].mean(), labels.quoted(word)) for word in words if shares[word].mean() >= 0.05]
     fed.sort(key=lambda one: -one[0])
     named = " · ".join(f"“{text}” {int(100 * share + 0.5)} %" for share, text in fed[:4])
-    return f"It feeds {named}{' …' if len(fed) > 4 else ''}"
+    return f"It contributes to {named}{' …' if len(fed) > 4 else ''}"
 
 
 def test_a_source_lights_up_what_it_feeds(browser: Any, path: Path, answer: Any) -> None:
@@ -413,7 +417,7 @@ def test_what_speaks_against_is_told(browser: Any, path: Path, answer: Any) -> N
             })""",
             line.element_handle(),
         )
-        assert bar[0][0] != bar[1][0] and bar[1][1] == 100  # another hue than that of what speaks for the answer
+        assert bar[0][0] != bar[1][0] and bar[1][1] == 100  # another hue than that of support
         assert bar[0][1] == pytest.approx(100 * abs(parts[worst]) / np.abs(parts).max(), abs=0.06)
         token = page.locator(f'.prompt [data-unit="{worst}"] .tok')
         token.hover()
@@ -432,7 +436,7 @@ def test_facts(browser: Any, path: Path, answer: Any) -> None:
     sums = answer.sources().provenance["evidence"]
     with opened(browser, path, "#d=1") as page:
         likely = page.locator(".likely").inner_text()
-        assert likely.startswith("This answer was given, the model did not write it here: probability ")
+        assert likely.startswith("This answer was given, not written by the model: probability ")
         numbers = [number(x) for x in re.findall(r"(−?[\d.]+\d)", page.locator(".odds").inner_text())]
         first = sums["first_token"]
         wanted = [sums["log_odds"], sums["prompt"] - first, first, sums["answer"], sums["constants"]]
@@ -457,7 +461,7 @@ def test_reliability_is_what_the_library_says_of_the_part(browser: Any, path: Pa
 
 
 def bears_out(share: float, fall: float, most_share: float, most_fall: float) -> bool:
-    """The rule of the page, as it is written there."""
+    """Apply the rule that the page states."""
     if fall < 0.1 and share >= 0.1:
         return False
     return not (share < 0.1 * most_share and fall >= 0.1 and fall > 0.5 * most_fall)
@@ -488,7 +492,7 @@ def test_a_source_that_was_left_out_says_whether_it_is_true(browser: Any, answer
                 assert text is not None and text[1] == sign and text[3] == verdict
                 assert float(text[2]) == pytest.approx(abs(exact[i]), abs=6e-3)
             assert page.locator(".list .verify").is_hidden()
-            option(page, 3).click()  # of another part nothing was measured
+            option(page, 3).click()  # nothing was measured for another part
             settle(page)
             assert not page.locator(".truth").count()
     assert seen == {"✓", "disagrees"}
@@ -501,7 +505,7 @@ def test_verified_values_in_the_table(browser: Any, verified: Path, answer: Any)
         assert values == pytest.approx({i: falls.row()[i] for i in values}, abs=6e-3)
         states = page.locator('.sources [data-of="how"]').all_inner_texts()
         assert states == [falls.parts[i] for i in values] and set(states) == {"verified", "estimated"}
-        option(page, 0).click()  # of a part of the answer nothing was measured
+        option(page, 0).click()  # nothing was measured for a part of the answer
         settle(page)
         assert page.locator('[data-of="how"]').count() == 0
 
@@ -521,10 +525,8 @@ def test_a_page_opens_with_a_span(browser: Any, answer: Any, tmp_path: Path) -> 
         settle(page)
         assert page.locator(".said [aria-selected=true]").count() == 0
         check_span(page, answer, "word")
-        page.wait_for_function("location.hash.includes('s=')")
-    with pytest.raises(
-        af.InputError, match="a page opens with neighbouring tokens, and these have others between them"
-    ):
+        page.wait_for_function("() => location.hash.includes('s=')")
+    with pytest.raises(af.InputError, match="expected consecutive tokens, for a page to open with"):
         answer.save(path, span=slice(0, 5, 2))
 
 
@@ -536,6 +538,18 @@ def test_without_them_the_page_says_how_to_make_them(browser: Any, path: Path) -
             'answer.save("answer.html", unit="paragraph", verify=4)',
             "attnflow answer PROMPT -m MODEL --unit paragraph --verify 4 -o answer.html",
         ]
+
+
+def test_sources_of_a_prompt_with_an_image_cannot_be_left_out(browser: Any, tmp_path: Path) -> None:
+    scene = scenes(1, 4)
+    asked = af.load(FOLDER, device="cpu").answer(scene.question(0), image=scene.pixels[0])
+    with pytest.raises(af.InputError):
+        asked.leave_out()
+    path = tmp_path / "image.html"
+    asked.save(path)
+    with opened(browser, path, details=False) as page:
+        assert page.locator(".image-lead").is_visible() and page.locator(".list li").count()
+        assert page.get_by_role("button", name="is it true?").count() == 0
 
 
 def test_addresses_from_anywhere(browser: Any, path: Path, answer: Any) -> None:
@@ -555,15 +569,15 @@ def test_long_texts_keep_the_largest_parts(
     path = tmp_path / "long.html"
     path.write_text(html_of(answer, "sentence", 0, None), encoding="utf-8")
     with opened(browser, path, "#u=token&d=1") as page:
-        check_span(page, answer, "token")  # what it opens with is exact
+        check_span(page, answer, "token")  # the opening view is exact
         assert f"at least {int(100 * covered)} % of their size" in page.locator(".covered").inner_text()
     with opened(browser, path, "#s=6&u=token&d=1") as page:
         exact = answer.sources(6).row()
-        check_table(page, np.where(kept[6][: len(exact)] != 0, exact, 0))  # what is kept has its true share
+        check_table(page, np.where(kept[6][: len(exact)] != 0, exact, 0))  # kept entries have their true share
 
 
 def test_a_long_prompt_is_read_in_blocks(browser: Any, tmp_path: Path) -> None:
-    """All of its text is there, tokens are where one looks, and the page goes to the strongest sentence."""
+    """All of its text is there, tokens exist only where the reader looks, and the page opens at the strongest sentence."""
     explained = synthetic(6000, 12)
     size = len(explained.prompt)
     document = written_document(explained, "sentence")
@@ -571,7 +585,7 @@ def test_a_long_prompt_is_read_in_blocks(browser: Any, tmp_path: Path) -> None:
     path.write_text(file_of("long", document, "answer"), encoding="utf-8")
     with opened(browser, path, details=False) as page:
         assert page.locator(".prompt").evaluate("node => node.textContent") == explained.prompt.text
-        page.wait_for_function("document.querySelectorAll('.prompt .tok').length > 0")
+        page.wait_for_function("() => document.querySelectorAll('.prompt .tok').length > 0")
         assert page.locator(".prompt .tok").count() < size / 2
         number = page.locator(".list li").first.get_attribute("data-source")
         page.wait_for_function(
@@ -586,7 +600,7 @@ def test_a_long_prompt_is_read_in_blocks(browser: Any, tmp_path: Path) -> None:
         last.locator(".name").click()
         page.wait_for_selector(f'.prompt .lit[data-unit="{last.get_attribute("data-source")}"]')
         press(page, "token")
-        page.wait_for_function("document.querySelectorAll('.prompt .tok[style]').length > 0")
+        page.wait_for_function("() => document.querySelectorAll('.prompt .tok[style]').length > 0")
         assert page.locator(".list li").count() == 6, "never an empty panel"
 
 
@@ -595,9 +609,9 @@ def test_where_nothing_stands_out_the_headline_says_so(browser: Any, tmp_path: P
     path = tmp_path / "spread.html"
     path.write_text(file_of("long", written_document(explained, "word"), "answer"), encoding="utf-8")
     with opened(browser, path, details=False) as page:
-        assert page.locator(".lead h2").inner_text() == "The answer rests on many words, a little on each; most on"
+        assert page.locator(".lead h2").inner_text() == "The answer rests a little on many words, most of all on"
         assert page.locator(".list li").count() == 6
-        assert all(float(text.removesuffix(" %")) > 0 for text in page.locator(".list .share").all_inner_texts())
+        assert all(float(text.strip("<> %")) > 0 for text in page.locator(".list .share").all_inner_texts())
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""The web app as a person uses it: `attnflow serve`, and a real browser that types, chooses, cancels and comes back."""
+"""The web app as a user sees it: `attnflow serve`, and a real browser that types, chooses, cancels and comes back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from attnflow.server.limits import Limits
 from attnflow.server.service import Served, served
 from attnflow.view import document
 from helpers.architectures import IMAGE, VOCABULARY, hf
-from helpers.browser import HURRY, opened, screenshot
+from helpers.browser import HURRY, PATIENCE, opened, screenshot
 from helpers.small_tokenizers import wordpiece
 
 EXAMPLE = "the key to the cabinets"
@@ -46,7 +46,7 @@ IDLE = """() => {
 
 @pytest.fixture(scope="module", autouse=True)
 def command() -> Iterator[subprocess.Popen[str]]:
-    """`attnflow serve` with the embedded model under two names. It takes seconds to start: meanwhile others are tested."""
+    """Start `attnflow serve` with the embedded model under two names; autouse, so that it loads during other tests."""
     models = [f"{name}={embedded_folder()}" for name in ("first", "second")]
     options = ["--port", "0", "--no-open", "--device", "cpu", "-m", models[0], "-m", models[1]]
     child = subprocess.Popen(
@@ -64,7 +64,7 @@ def command() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module")
 def address(command: subprocess.Popen[str]) -> str:
-    """Where it listens."""
+    """Return the address of the server."""
     assert command.stderr is not None
     lines = iter(command.stderr.readline, "")
     told = next(line for line in lines if "Ctrl+C" in line)
@@ -78,14 +78,16 @@ def library() -> Any:
 
 @contextmanager
 def visiting(browser: Any, address: str, fragment: str = "", allowed: str = "", **options: Any) -> Iterator[Any]:
-    """The app, once it has explained what it opens with. At the end: it asked its server alone, and complained of nothing.
+    """Open the app and wait for its first explanation; at the end, check that it contacted only its server, without errors.
 
-    Details are open, because most tests read what stands there. allowed: what the console may say, as a regular
-    expression; options: of playwright's context.
+    Details are open, because most tests read them.
+
+    allowed: a regular expression of permitted console messages.
+    options: of playwright's context.
     """
     fragment = f"{fragment}&d=1&b.d=1" if fragment else "#d=1&b.d=1"
     context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, "color_scheme": "light", **options})
-    context.set_default_timeout(8000)
+    context.set_default_timeout(PATIENCE)
     context.add_init_script(HURRY)
     page = context.new_page()
     asked: list[str] = []
@@ -106,7 +108,7 @@ def visiting(browser: Any, address: str, fragment: str = "", allowed: str = "", 
 
 
 def idle(page: Any) -> None:
-    """Wait until nothing is being computed, and every panel shows what is selected."""
+    """Wait until nothing is being computed and every panel shows the selection."""
     page.wait_for_function(IDLE)
 
 
@@ -134,12 +136,12 @@ def tokens(page: Any, place: int = 0) -> list[str]:
 
 
 def chosen(page: Any, place: int = 0) -> str:
-    """The token whose state is explained."""
+    """Return the token whose state is explained."""
     return str(slot(page, place).locator(".query [aria-selected=true]").inner_text())
 
 
 def table(page: Any, place: int = 0) -> dict[str, list[float]]:
-    """The numbers that the page shows, by the heading of their column."""
+    """Return the numbers on the page, by column heading."""
     box = slot(page, place).locator(".numbers")
     cells = box.locator("tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.cells].slice(2).map(cell => cell.textContent))"
@@ -150,7 +152,7 @@ def table(page: Any, place: int = 0) -> dict[str, list[float]]:
 
 
 def check(page: Any, text: str, place: int = 0) -> None:
-    """The page shows this text with the numbers that the library has for it, at the query that it opens with."""
+    """Check that the page shows this text with the library's numbers, at the query it opens with."""
     model, trace = library(), library().trace(text)
     assert tokens(page, place) == list(trace.tokens)
     found = table(page, place)
@@ -163,14 +165,14 @@ def check(page: Any, text: str, place: int = 0) -> None:
 
 
 def check_picture(page: Any) -> None:
-    """What is on the screen is not blank."""
+    """Check that the screen is not blank."""
     pixels = np.asarray(Image.open(io.BytesIO(screenshot(page))).convert("L")).ravel()
     assert len(np.unique(pixels)) > 50
     assert 0.02 < (np.abs(pixels.astype(int) - pixels[0]) > 20).mean() < 0.98
 
 
 def fragment(page: Any) -> str:
-    """The address, but for Details, which are open everywhere here."""
+    """Return the address without Details, which are open in all of these tests."""
     return re.sub(r"&?(b\.)?d=1(?=&|$)", "", str(page.evaluate("location.hash"))).replace("#&", "#")
 
 
@@ -183,7 +185,7 @@ def until(true: Callable[[], Any]) -> None:
 
 @pytest.fixture(scope="module")
 def models() -> list[Served]:
-    """Of text, of images and of both sides of a translation, in this process."""
+    """Models of text, of images and of translation, in this process."""
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
     t5 = hf(
         "T5ForConditionalGeneration", vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4,
@@ -198,7 +200,7 @@ def models() -> list[Served]:
 
 @pytest.fixture(scope="module")
 def near(models: list[Served]) -> Iterator[str]:
-    """The address of a server whose insides the tests can reach."""
+    """The address of a server in this process, which tests can patch."""
     with closing(commands.listen("127.0.0.1", 0)) as sock:
         server = Server(models, Limits(), "127.0.0.1", sock.getsockname()[1])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
@@ -238,7 +240,7 @@ def test_a_job_is_watched_and_cancelled(browser: Any, near: str, monkeypatch: py
         until(lambda: cancelled == ["the slow key"])
         assert tokens(page)[1:-1] == EXAMPLE.split()
 
-        box.fill("the slow keys")  # another text takes the place of one that runs, even if it was sent a moment ago
+        box.fill("the slow keys")  # a new text replaces a running one, even if that was sent a moment ago
         box.press("Control+Enter")
         box.fill("a slow key")
         box.press("Control+Enter")
@@ -248,14 +250,14 @@ def test_a_job_is_watched_and_cancelled(browser: Any, near: str, monkeypatch: py
         check(page, OTHER)
         assert says(page) == ""
 
-        page.get_by_role("button", name="compare with another text or model").click()  # two wait for one thread
+        page.get_by_role("button", name="compare with another text or model").click()  # two share one thread
         box.fill("one slow key")
         go.click()
         said.get_by_text("blank-out 3 of 7").wait_for()
         second = slot(page, 1)
         second.get_by_label("text", exact=True).fill("two slow keys")
         second.get_by_role("button", name="Explain").click()
-        second.get_by_text("waiting: 1 before this").wait_for()
+        second.get_by_text("waiting: 1 ahead of this").wait_for()
         second.get_by_role("button", name="close").click()
         cancel.click()
         idle(page)
@@ -355,7 +357,7 @@ def test_another_text(browser: Any, address: str) -> None:
         page.wait_for_function("() => location.hash.includes('q=5')")
         type_text(page, OTHER)
         check(page, OTHER)
-        assert chosen(page) == "[CLS]" and "q=" not in fragment(page)  # a place in another text is no place in this
+        assert chosen(page) == "[CLS]" and "q=" not in fragment(page)  # positions do not carry over to another text
         odd = "the «key» 🔑 <b>to</b>\n\nthe cabinets & more"
         type_text(page, odd, keys=True)
         check(page, odd)
@@ -364,7 +366,7 @@ def test_another_text(browser: Any, address: str) -> None:
 def test_the_other_model(browser: Any, address: str) -> None:
     with visiting(browser, address) as page:
         slot(page).get_by_label("model").select_option("second")
-        assert slot(page).locator(".model-name").inner_text() == "first"  # nothing moves by itself
+        assert slot(page).locator(".model-name").inner_text() == "first"  # nothing changes before Explain
         type_text(page, EXAMPLE)
         assert slot(page).locator(".model-name").inner_text() == "second"
         check(page, EXAMPLE)
@@ -379,7 +381,7 @@ def test_how_it_looks_stays_with_another_text(browser: Any, address: str) -> Non
         assert page.get_by_role("tab", name="Flow paths").get_attribute("aria-selected") == "true"
         assert page.locator("#attnflow").get_attribute("data-theme") == "dark"
         page.get_by_role("button", name="light theme").click()
-        page.wait_for_timeout(40)  # the page before has noticed by then that it has no width any more
+        page.wait_for_timeout(40)  # by then the previous page has noticed that it has no width any more
         assert page.locator("#attnflow").get_attribute("data-theme") == "light"
     with visiting(browser, address, color_scheme="dark") as page:
         assert page.locator("#attnflow").get_attribute("data-theme") == "dark"
@@ -400,7 +402,7 @@ def test_two_texts_beside_each_other(browser: Any, address: str) -> None:
         left, right = (slot(page, place).bounding_box() for place in (0, 1))
         assert left["x"] + left["width"] <= right["x"] + 1 and abs(left["y"] - right["y"]) < 1
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        slot(page, 1).locator(".query .tok", has_text="old").click()  # other tokens: each by itself
+        slot(page, 1).locator(".query .tok", has_text="old").click()  # the tokens differ: each side has its own query
         idle(page)
         assert (chosen(page), chosen(page, 1)) == ("[CLS]", "old")
         check_picture(page)
@@ -426,7 +428,7 @@ def test_two_texts_stand_under_what_changed_between_them(browser: Any, address: 
         assert columns == expected
         answers = [library().trace(text).prediction.top[0] for text in (EXAMPLE, OTHER)]
         head = page.locator(".beside-view .pair-answer").inner_text()
-        assert head == f"{answers[0][0]} {answers[0][1]:.2f} → {answers[1][0]} {answers[1][1]:.2f}"
+        assert head == f"{answers[0][0]} {100 * answers[0][1]:.0f} % → {answers[1][0]} {100 * answers[1][1]:.0f} %"
 
 
 def test_a_page_saved_from_the_app_opens_by_itself(browser: Any, address: str, tmp_path: Path) -> None:
@@ -447,7 +449,7 @@ def test_two_models_of_one_text_move_together(browser: Any, address: str) -> Non
         page.get_by_role("button", name="compare with another text or model").click()
         slot(page, 1).get_by_label("model").select_option("second")
         type_text(page, EXAMPLE, place=1)
-        assert (chosen(page), chosen(page, 1)) == ("cabinets", "cabinets")  # the second begins where the first is
+        assert (chosen(page), chosen(page, 1)) == ("cabinets", "cabinets")  # the second copies the query
         for leader, token in ((0, "key"), (1, "to")):
             slot(page, leader).locator(".query .tok", has_text=re.compile(f"^{token}$")).click()
             idle(page)
@@ -461,7 +463,7 @@ def test_two_models_of_one_text_move_together(browser: Any, address: str) -> Non
         )
         slot(page, 1).get_by_role("button", name="dark theme").click()
         assert page.locator("#attnflow [data-theme=dark]").count() == 2
-        type_text(page, OTHER)  # now the texts differ, and so each moves by itself, in the address too
+        type_text(page, OTHER)  # now the texts differ, so each side has its own query, in the address too
         slot(page, 1).locator(".query .tok", has_text="cabinets").click()
         idle(page)
         assert (chosen(page), chosen(page, 1)) == ("[CLS]", "cabinets")
@@ -494,7 +496,7 @@ def test_the_address_is_the_view(browser: Any, address: str) -> None:
         assert slot(page).get_by_label("model").input_value() == "second" and chosen(page) == "cabinet"
         assert page.get_by_role("tab", name="Heads").get_attribute("aria-selected") == "true"
         both = "#model=first&text=the+key&q=2&b.model=second&b.text=the+keys&d=1&b.d=1"
-        page.goto(f"{address}{both}")  # where the app is already
+        page.goto(f"{address}{both}")  # the app is already open
         page.wait_for_selector(".slot:nth-child(2) article")
         idle(page)
         assert (tokens(page)[1:-1], tokens(page, 1)[1:-1]) == (["the", "key"], ["the", "keys"])
@@ -516,12 +518,12 @@ def test_what_goes_wrong_is_one_sentence(browser: Any, address: str) -> None:
             type_text(page, text)
             assert says(page) == f"the text {text!r} is empty: expected at least one word"
             assert slot(page).locator(".say.bad").is_visible()
-        assert tokens(page)[1:-1] == EXAMPLE.split()  # what was there stays
+        assert tokens(page)[1:-1] == EXAMPLE.split()  # the last result stays
         type_text(page, "the " * 5121)
-        assert says(page) == "the text has 20,484 characters and this server takes 20,480: shorten it"
+        assert says(page) == "the text has 20,484 characters, and this server accepts 20,480: shorten it"
         type_text(page, LONG)
         assert says(page).startswith("the text has 102 tokens and the model takes 64: shorten it")
-        page.get_by_label("cut a text that is too long").check()
+        page.get_by_label("truncate a text that is too long").check()
         type_text(page, LONG)
         assert says(page) == "" and not slot(page).locator(".say.bad").count()
         assert len(tokens(page)) == 64
@@ -530,7 +532,7 @@ def test_what_goes_wrong_is_one_sentence(browser: Any, address: str) -> None:
         page.reload()
         page.wait_for_selector("article")
         idle(page)
-        assert len(tokens(page)) == 64 and page.get_by_label("cut a text that is too long").is_checked()
+        assert len(tokens(page)) == 64 and page.get_by_label("truncate a text that is too long").is_checked()
 
 
 def test_its_content_policy_is_in_force(browser: Any, address: str) -> None:
@@ -586,7 +588,7 @@ def elsewhere(address: str) -> Iterator[str]:
 
 def test_a_page_elsewhere_gets_nothing(browser: Any, address: str, elsewhere: str) -> None:
     with closing(browser.new_context()) as context:
-        context.set_default_timeout(8000)
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         statuses: list[tuple[str, int]] = []
         page.on(
@@ -612,9 +614,9 @@ def test_a_page_elsewhere_gets_nothing(browser: Any, address: str, elsewhere: st
         assert not any(frame.query_selector("#attnflow") for frame in page.frames)
         page.get_by_role("button", name="send").click()
         page.wait_for_url(f"{address}api/explain")
-        sentence = f"the request comes from a page of '{elsewhere[:-1]}': only the server's own page may ask"
+        sentence = f"the request comes from a page on '{elsewhere[:-1]}': only the server's own page may send requests"
         assert json.loads(page.locator("body").inner_text()) == {"error": sentence}
-        page.goto(elsewhere)  # but a link may lead there
+        page.goto(elsewhere)  # links to the app are allowed
         page.get_by_role("link").click()
         page.wait_for_selector("article")
         idle(page)
@@ -622,13 +624,13 @@ def test_a_page_elsewhere_gets_nothing(browser: Any, address: str, elsewhere: st
 
 
 def test_the_server_is_gone(browser: Any, address: str, command: subprocess.Popen[str]) -> None:
-    """The last of the tests, because it takes the server away."""
+    """Runs last, because it stops the server."""
     with visiting(browser, address, allowed="ERR_CONNECTION") as page:
         command.kill()
         command.wait(10)
         type_text(page, OTHER)
-        assert says(page) == "the server does not answer: is attnflow serve still running?"
-        check(page, EXAMPLE)  # what was there stays, and can be looked at
+        assert says(page) == "The server does not respond. Is attnflow serve still running?"
+        check(page, EXAMPLE)  # the last result stays readable
         slot(page).locator(".query .tok", has_text="cabinets").click()
         idle(page)
         assert chosen(page) == "cabinets"

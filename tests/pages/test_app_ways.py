@@ -1,4 +1,4 @@
-"""The app's other ways of use, in a real browser: answers that grow, a word taken out, results that fill in or grow stale."""
+"""More ways to use the app, in a real browser: growing answers, removed words, partial and outdated results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnflow.server.app import Server
 from attnflow.server.limits import Limits
 from attnflow.server.service import served
 from helpers.answers import decoder
-from helpers.browser import HURRY
+from helpers.browser import HURRY, PATIENCE
 from helpers.served import serving
 
 EXAMPLE = "the key to the cabinets"
@@ -53,14 +53,14 @@ def server(library: Any, writer: Any) -> Iterator[Server]:
 
 @pytest.fixture
 def visit(browser: Any, server: Server) -> Iterator[Any]:
-    """visit(fragment, …) is the app; at the end it has complained of nothing but what the server refused."""
+    """Return visit(fragment, …), which opens the app; at the end, check that it reported only what the server refused."""
     contexts: list[Any] = []
     said: list[str] = []
 
     def open_page(fragment: str = "", wait: bool = True, **options: Any) -> Any:
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
         contexts.append(context)
-        context.set_default_timeout(8000)
+        context.set_default_timeout(PATIENCE)
         context.add_init_script(HURRY)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
@@ -93,14 +93,14 @@ def said_text(page: Any) -> str:
 
 
 def shown_text(answer: Any, count: int | None = None) -> str:
-    """The answer up to a token, as a page has it: what has no look of its own by its number."""
+    """Return the answer up to a token as a page shows it: control characters as escapes."""
     end = answer.labels.offsets[(count or len(answer.ids)) - 1][1]
     text = re.sub(r"[\x00-\x08\x0e-\x1f]", lambda sign: f"\\u{ord(sign[0]):04x}", str(answer.text[:end]))
     return re.sub(r"\s+", " ", text).strip()
 
 
 def test_an_answer_grows_while_it_is_written(visit: Any, writer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # every token is published
+    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # publish every token
     page_of, reached, go = writing.page_of, threading.Event(), threading.Event()
 
     def stepwise(answer: Any, *method: Any) -> Any:
@@ -135,8 +135,8 @@ def test_an_answer_grows_while_it_is_written(visit: Any, writer: Any, monkeypatc
 def test_an_answer_that_is_given_and_the_text_alone(visit: Any, writer: Any) -> None:
     page = visit(f"#model=writer&text={PROMPT.replace(' ', '+')}&answer=the+rusty+key")
     assert "the rusty key" in said_text(page)
-    page.get_by_role("button", name="the text alone").click()
-    assert page.locator(".stale-note").inner_text().startswith("These results are of the settings before.")
+    page.get_by_role("button", name="text only").click()
+    assert page.locator(".stale-note").inner_text().startswith("These results are for the previous settings.")
     page.get_by_role("button", name="Explain").click()
     idle(page)
     assert page.locator(".answer").count() == 0 and page.locator("article.attnflow").count() == 1
@@ -144,7 +144,7 @@ def test_an_answer_that_is_given_and_the_text_alone(visit: Any, writer: Any) -> 
     page.reload()
     page.wait_for_selector("article")
     idle(page)
-    assert page.get_by_role("button", name="the text alone").get_attribute("aria-pressed") == "true"
+    assert page.get_by_role("button", name="text only").get_attribute("aria-pressed") == "true"
 
 
 @pytest.mark.parametrize("way", ["mouse", "keys", "touch"])
@@ -183,7 +183,7 @@ def test_an_answer_is_cancelled(visit: Any, monkeypatch: pytest.MonkeyPatch) -> 
     page.get_by_role("button", name="Cancel").click()
     idle(page)
     assert page.locator(".say").inner_text() == "cancelled"
-    assert page.locator(".answer .said .tok").count() < 99  # what was written stays, and can be looked at
+    assert page.locator(".answer .said .tok").count() < 99  # what was written stays readable
 
 
 def test_results_of_another_text_or_model_are_grey(visit: Any) -> None:
@@ -192,20 +192,20 @@ def test_results_of_another_text_or_model_are_grey(visit: Any) -> None:
     faint = "node => Number(getComputedStyle(node).opacity) < 1"
     assert note.is_hidden() and not body.evaluate(faint)
     box.fill("the keys")
-    assert note.inner_text() == "These results are of the text before. Press Explain for new ones."
+    assert note.inner_text() == "These results are for the previous text. Press Explain for new ones."
     page.wait_for_function("() => Number(getComputedStyle(document.querySelector('.body')).opacity) < 0.5")
     box.fill(EXAMPLE)
     assert note.is_hidden() and "stale" not in (body.get_attribute("class") or "")
     page.get_by_label("model").select_option("classes too")
-    assert note.inner_text() == "These results are of classes. Press Explain for new ones."
+    assert note.inner_text() == "These results are for classes. Press Explain for new ones."
     box.press("Control+Enter")
     idle(page)
     assert note.is_hidden() and "model=classes+too" in page.evaluate("location.hash")
     page.get_by_label("model").select_option("writer")
-    assert note.inner_text() == "These results are of classes too. Press Answer for new ones."
+    assert note.inner_text() == "These results are for classes too. Press Answer for new ones."
     page.get_by_label("model").select_option("classes too")
-    page.get_by_label("cut a text that is too long").check()
-    assert note.inner_text() == "These results are of the settings before. Press Explain for new ones."
+    page.get_by_label("truncate a text that is too long").check()
+    assert note.inner_text() == "These results are for the previous settings. Press Explain for new ones."
 
 
 def test_places_in_another_text_are_no_places_in_this(visit: Any) -> None:
@@ -221,7 +221,7 @@ def test_places_in_another_text_are_no_places_in_this(visit: Any) -> None:
 def test_the_key_is_said_at_the_button(visit: Any) -> None:
     page = visit()
     assert page.locator(".go .keys").inner_text() == "Ctrl+Enter"
-    assert visit(**PHONE).locator(".go .keys").is_hidden()  # there is no such key
+    assert visit(**PHONE).locator(".go .keys").is_hidden()  # phones have no such key
 
 
 def test_what_is_left_is_estimated(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_what_is_left_is_estimated(visit: Any, monkeypatch: pytest.MonkeyPatch) 
     page.get_by_role("button", name="Explain").click()
     page.get_by_text(re.compile(r"blank-out \d+ of 40 · about (a second|\d+ s) left")).wait_for()
     assert page.locator(".stale-note").inner_text() == (
-        "These results are of the text before. The new ones are on their way."
+        "These results are for the previous text. New ones are being computed."
     )
     idle(page)
     assert page.locator(".say").inner_text() == ""
@@ -293,7 +293,7 @@ def test_a_skeleton_stands_where_nothing_is_known_yet(visit: Any, monkeypatch: p
 def test_a_text_that_is_too_long_says_so_while_it_is_typed(visit: Any) -> None:
     page = visit()
     page.get_by_label("text", exact=True).fill("x" * 8001)
-    assert page.locator(".long").inner_text() == "8,001 characters: this server takes 8,000"
+    assert page.locator(".long").inner_text() == "8,001 characters: this server accepts at most 8,000"
     page.get_by_label("text", exact=True).fill("x")
     assert page.locator(".long").is_hidden()
 
@@ -324,7 +324,7 @@ def test_a_word_is_deleted(visit: Any, library: Any, way: str) -> None:
     page.locator(".outcome .next").wait_for()
     told, change = page.locator(".outcome").inner_text(), change_of(library, 1, None)
     assert told.startswith(f"Without “key”: {change['answer']} ")
-    assert f"predicted {signed(change['predicted'])}, true {signed(change['true'])}." in told
+    assert f"predicted {signed(change['predicted'])}, actual {signed(change['true'])}." in told
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -337,8 +337,8 @@ def test_a_word_is_replaced_and_the_new_text_is_looked_at(visit: Any, library: A
     row.locator(".next").wait_for()
     told, change = row.locator(".outcome").inner_text(), change_of(library, 1, "keys")
     assert told.startswith(f"“keys” for “key”: {change['answer']} ")
-    assert f"(without the word; it knows nothing of the new one), true {signed(change['true'])}." in told
-    page.get_by_role("button", name="beside the first").click()
+    assert f"(for deleting the word; it ignores the new one), actual {signed(change['true'])}." in told
+    page.get_by_role("button", name="compare with the original").click()
     page.wait_for_selector(".slot:nth-child(2) article")
     idle(page)
     second = page.locator(".slot").nth(1)
@@ -359,7 +359,7 @@ def test_the_word_to_change_is_the_one_that_is_chosen_on_the_page(visit: Any) ->
     page = visit()
     word = page.locator(".edit").get_by_label("word", exact=True)
     assert word.input_value() == "0"
-    page.evaluate("location.hash += '&t=5'")  # as a click on it does: [CLS] stands before the first word
+    page.evaluate("location.hash += '&t=5'")  # as a click does; [CLS] comes before the first word
     page.wait_for_function("() => document.querySelector('.edit select').value === '4'")
     assert word.evaluate("select => select.selectedOptions[0].textContent") == "cabinets"
 

@@ -1,4 +1,4 @@
-"""The page of a corpus in a real browser: its tables and pictures, what is chosen, and the pages of its texts."""
+"""The corpus page in a real browser: its tables, pictures and choices, and the pages of its texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROKEN = """cells => cells.filter(cell => {
     inside.selectNodeContents(cell);
     return new Set([...inside.getClientRects()].map(box => box.top)).size > 1;
 }).map(cell => cell.textContent)"""
-"""What stands on more than one line."""
+"""The cells whose text wraps."""
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +42,17 @@ def path(summary: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The report of twelve sentences, with the pages of some of them."""
+    """The report of twelve sentences, with pages for some of them."""
     return write(stored(tmp_path_factory.mktemp("real") / "out", *traced()), texts=2)
 
 
 def shown(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
-    """The first screen."""
+    """Open the first screen."""
     return opened_page(browser, path, fragment, details=False, **options)
 
 
 def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
-    """With its details."""
+    """Open the page with its details."""
     return shown(browser, path, f"{fragment or '#'}&open=1", **options)
 
 
@@ -77,7 +77,7 @@ def received(page: Any, method: str) -> list[list[str]]:
 
 
 def bars(page: Any, method: str, name: str) -> list[float]:
-    """The lengths of the bars in a list, or where the lines on them stand, in percent."""
+    """Return the lengths of the bars in a list, or the positions of the lines on them, in percent."""
     return page.evaluate(  # type: ignore[no-any-return]
         "([where, name]) => [...document.querySelectorAll(where)].map(one => parseFloat(one.style.getPropertyValue(name)))",
         [f'.received[data-method="{method}"] td.bar', name],
@@ -85,7 +85,7 @@ def bars(page: Any, method: str, name: str) -> list[float]:
 
 
 def listed(page: Any, name: str) -> list[list[str]]:
-    """What the pictures of a panel tell to those who do not see them, one list each."""
+    """Return what the pictures of a panel say to screen readers, one list each."""
     lists = panel(page, name).locator("ul.sr").all()
     return [[line.strip() for line in one.locator("li").all_text_contents()] for one in lists]
 
@@ -93,7 +93,10 @@ def listed(page: Any, name: str) -> list[list[str]]:
 def ranked(
     summary: dict[str, Any], method: str, layer: str, by: str, special: bool, counted: bool = False
 ) -> list[list[Any]]:
-    """The rows of a list as the page should have them: text, lift, share, count. counted: whether special tokens are."""
+    """Return the expected rows of a list: text, lift, share, count.
+
+    counted: whether special tokens count.
+    """
     kinds = [dict(zip(summary["types"]["fields"], row, strict=True)) for row in summary["types"]["rows"]]
     rows = [
         (kinds[kind], mean, share, lift if counted else plain)
@@ -113,7 +116,7 @@ def times(ratio: float) -> str:
 
 
 def plain(text: str) -> str:
-    """A token as it is shown: what would turn the line round stands as its number."""
+    """Return a token as the page shows it: bidirectional controls as escapes."""
     return text.replace("\u202e", "\\u202e")
 
 
@@ -130,7 +133,7 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
         assert page.locator(".model-name").inner_text() == "small <model>"
         assert page.locator(".prediction").inner_text() == (
             "texts.txt: 288 texts explained by raw, rollout, flow at 2 layers; 12 of 300 failed (empty 4, too long 4, encoding "
-            "4). 1 text was cut. Where several positions of a text were explained (1 text), its scores are their mean. "
+            "4). 1 text was truncated. If several positions of a text were explained (1 text), its scores are their mean. "
             "Model: revision 0123456789ab, float32."
         )
         means = {
@@ -140,8 +143,8 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
         }
         told = ", ".join(f"{pair} {means[pair]:.2f}".replace("0.", ".") for pair in PAIRS)
         assert page.locator(".ahead").inner_text() == (
-            "How alike the methods order the tokens of a text at L2, special ones aside (mean rank correlation; 1 is the same "
-            f"order, 0 unrelated): {told}."
+            "How similarly the methods rank the tokens of a text at L2, without special ones (mean rank correlation; 1 is the same "
+            f"order, 0 is unrelated): {told}."
         )
         assert page.locator(".missing").all_inner_texts() == [summary["missing"]]
     elsewhere = {**summary["provenance"], "model": "/a/long/way/to/bert/model"}
@@ -149,7 +152,7 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
     half = saved(tmp_path / "half.html", {**summary, **other})
     with opened(browser, half) as page:
         assert page.locator(".missing").all_inner_texts() == [
-            "The job is not finished: this covers the 3 parts that are there."
+            "The job is not finished: this page covers the 3 parts that are done."
         ]
         assert page.locator(".model-name").inner_text() == "bert/model"
         assert page.locator(".model-name").get_attribute("title") == elsewhere["model"]
@@ -157,14 +160,14 @@ def test_the_head_says_what_there_is(browser: Any, path: Path, summary: dict[str
             page.locator(".prediction")
             .inner_text()
             .endswith(
-                "The rows were not all made alike: they differ in device, torch, and what is named above is the most frequent. "
+                "The rows come from different runs, which differ in device, torch; the most frequent values are shown. "
                 "Model: revision 0123456789ab, float32."
             )
         )
 
 
 def visible_words(page: Any) -> list[str]:
-    """What the page itself says before anybody asks for more: not the user's words, labels and ids, nor closed menus."""
+    """Return the page's own visible words: not the user's words, labels and ids, nor closed menus."""
     text = page.evaluate(
         """() => {
             const style = document.head.appendChild(document.createElement("style"));
@@ -179,7 +182,7 @@ def visible_words(page: Any) -> list[str]:
 
 
 def words_of(page: Any) -> dict[str, list[tuple[str, float]]]:
-    """The lists of the first screen, by the key of their group: words and their numbers."""
+    """Return the lists of the first screen, by group: words and their numbers."""
     lists = page.locator(".words").evaluate_all(
         """all => all.map(one => [one.dataset.group, [...one.querySelectorAll(".word")].map(
             word => [word.querySelector(".spelling").textContent, word.querySelector(".number").textContent])])"""
@@ -190,7 +193,10 @@ def words_of(page: Any) -> dict[str, list[tuple[str, float]]]:
 def grouped(
     summary: dict[str, Any], split: int, method: str, by: int = 1, every: bool = False
 ) -> dict[str, list[tuple[str, float]]]:
-    """The same as the page should have them; by: 1 for lift, 2 for the difference."""
+    """Return the expected lists of the first screen.
+
+    by: 1 for lift, 2 for the difference.
+    """
     kinds = [dict(zip(summary["types"]["fields"], row, strict=True)) for row in summary["types"]["rows"]]
     lists = {}
     for g, group in enumerate(summary["splits"][split]["groups"]):
@@ -241,7 +247,7 @@ def test_a_split_shows_what_differs(browser: Any, path: Path, summary: dict[str,
         page.get_by_role("group", name="words").get_by_role("button", name="what differs").click()
         settle(page)
         alike(page, grouped(summary, 0, "raw", by=2))
-        assert page.locator(".measure").inner_text() == "+2×: two equal shares more than in all other texts"
+        assert page.locator(".measure").inner_text() == "+2× is two equal shares more than in all other texts."
         page.wait_for_function("() => location.hash.includes('x=differs')")
         page.reload()
         settle(page)
@@ -264,7 +270,7 @@ def test_punctuation_only_when_it_is_asked_for(browser: Any, path: Path, summary
         assert "." in [word for word, _ in words_of(page)[""]]
         special = sorted((row for row in rows if kinds[row[0]]["special"]), key=lambda row: -row[2])
         wanted = ", ".join(f"{kinds[row[0]]['text']} {100 * row[2]:.1f} %" for row in special)
-        assert page.locator(".apart").inner_text() == f"Apart, of all attention: {wanted}"
+        assert page.locator(".apart").inner_text() == f"Not listed (share of all attention): {wanted}"
         page.get_by_label("split").select_option("prediction")
         settle(page)
         alike(page, grouped(summary, 0, "rollout", every=True))
@@ -282,7 +288,7 @@ def test_a_word_leads_to_its_examples(browser: Any, path: Path, summary: dict[st
             plainly = [token for token, special in zip(text["tokens"], text["special"], strict=True) if not special]
             assert line.locator(".tok").all_inner_texts() == list(map(plain, plainly))
             assert line.locator(".the-word").all_inner_texts() == [plain(text["tokens"][text["at"]])]
-            label = "" if key else f"predicted {text['prediction']} · "  # else the head of the group says it
+            label = "" if key else f"predicted {text['prediction']} · "  # otherwise the heading of the group says it
             notes = f"{label}{text['lifts']['raw'][text['at']]:.1f}× · {text['id']}"
             assert line.locator(".note").inner_text() == notes
             titles = line.locator(".tok").evaluate_all("all => all.map(one => one.title)")
@@ -332,7 +338,7 @@ def test_what_stands_apart_has_a_number_and_no_shade(browser: Any, tmp_path: Pat
     }
     with shown(browser, saved(tmp_path / "sink.html", sink)) as page:
         assert page.locator(".apart").inner_text() == (
-            "Apart, of all attention: the first token 49.4 %, the position explained 25.0 %"
+            "Not listed (share of all attention): the first token 49.4 %, the explained position 25.0 %"
         )
         shaded = page.locator(".examples .tok").evaluate_all(
             "all => all.map(one => [one.className, one.style.background !== ''])"
@@ -358,7 +364,7 @@ def test_columns_of_the_input_are_splits(browser: Any, tmp_path: Path) -> None:
             f"source: {group['value']} {group['texts']} texts" for group in found["splits"][1]["groups"]
         ]
         page.locator(".everything > summary").click()
-        assert page.locator(".unsplit").inner_text() == "No split: n (fewer than two values with 5 texts)."
+        assert page.locator(".unsplit").inner_text() == "No split: n (fewer than two values have 5 texts)."
     gone = {**found, "splits": [], "no_columns": "The columns of texts.csv were not read: it has changed since."}
     with shown(browser, saved(tmp_path / "gone.html", gone)) as page:
         assert page.locator(".opening .missing").inner_text() == gone["no_columns"]
@@ -379,7 +385,7 @@ def test_the_first_screen_fits(browser: Any, path: Path, width: int, scheme: str
             page.locator(".word").nth(2).tap()
             settle(page)
             examples = page.locator(".examples").bounding_box()
-            assert examples["y"] < 844 and examples["y"] + examples["height"] > 0  # it is brought into sight
+            assert examples["y"] < 844 and examples["y"] + examples["height"] > 0  # it scrolls into view
         beside = page.locator(".words").evaluate_all("all => new Set(all.map(one => one.offsetTop)).size")
         assert beside == (2 if width == 390 else 1)
 
@@ -394,7 +400,7 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             assert number(head.split()[1]) == pytest.approx(100 * summary["special_share"][method]["L2"], abs=0.06)
             assert head.endswith(f" · largest {times(summary['ratio'][method]['L2'])}× smallest")
             lifts = [row[1] for row in ranked(summary, method, "L2", "lift", False)[:20]]
-            most = max(1, *lifts)  # bars reach to the highest of their own list, and a line stands at 1×
+            most = max(1, *lifts)  # bars reach to the highest of their list, and a line marks 1×
             assert bars(page, method, "--part") == pytest.approx([100 * lift / most for lift in lifts], abs=0.06)
             assert bars(page, method, "--even") == pytest.approx([100 / most] * 20, abs=0.06)
         page.get_by_role("button", name="the first 27").click()
@@ -408,7 +414,7 @@ def test_what_receives_attention(browser: Any, path: Path, summary: dict[str, An
             same(found[:2], ranked(summary, method, "L1", "share", True, counted=True))
             same(found[2:], ranked(summary, method, "L1", "share", False, counted=True))
             assert len(found) == 30 and [row[0] for row in found[:3]] == ["", "", "1"]
-            assert max(bars(page, method, "--part")) == 100 and set(bars(page, method, "--even")) == {-1}  # none
+            assert max(bars(page, method, "--part")) == 100 and set(bars(page, method, "--even")) == {-1}  # no lines
         page.wait_for_function("() => location.hash.includes('l=L1')")
         address = dict(page.evaluate("[...new URLSearchParams(location.hash.slice(1))]"))
         assert address == {"l": "L1", "s": "1", "o": "share", "n": "1", "open": "1"}
@@ -437,7 +443,7 @@ def test_what_stands_for_many_texts_has_no_name_of_its_own(
         named = page.locator(f'.received[data-method="raw"] tr[data-type="{number_of}"]')
         assert named.locator("em").inner_text() == "key, Key, …"
         assert named.get_attribute("title").endswith(
-            "stands for many texts, mostly words that the tokenizer does not know"
+            "represents many spellings, mostly words that the tokenizer does not know"
         )
         assert page.locator('.received[data-method="raw"] em').count() == 1
 
@@ -462,7 +468,7 @@ def test_positions(browser: Any, path: Path, summary: dict[str, Any], end: str, 
         assert found == wanted
         ticks = panel(page, "positions").locator("text.tick").all_text_contents()
         assert {"65+", "5", "10", f"position{side}", "mean score"} <= set(ticks)
-        # what has no neighbour is a dot, for each of the lines
+        # A value without neighbours is a dot, on each of the lines.
         alone = panel(page, "positions").locator("svg > circle")
         assert alone.count() == 4
 
@@ -535,7 +541,7 @@ def test_where_views_disagree(browser: Any, path: Path, summary: dict[str, Any])
             order = sorted(range(len(values)), key=lambda i: -values[i])
             assert [light[i] for i in order] == sorted(light)
             ends.add((min(light), max(light)))
-        assert len(ends) == 1  # each row from its own lowest to its own highest
+        assert len(ends) == 1  # each row is shaded from its own lowest to its own highest
         page.get_by_label("punctuation and special tokens too").check()
         settle(page)
         assert case.locator(".row").first.locator(".tok").count() == len(text["tokens"])
@@ -574,7 +580,7 @@ def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str
     for field, told, left in (
         (None, f"Scores by flow {same_sum}", ""),
         ("ratio", f"Scores by rollout and flow {same_sum}", "&f=ratio"),
-        ("difference", "share is then the part of the sum of their sizes.", "&f=difference"),
+        ("difference", "share is the part of the sum of absolute values.", "&f=difference"),
     ):
         rows = sorted(map(int, summary["disagreement"]["texts"]))
         divided = ["rollout", "flow"] if field == "ratio" else ["flow"]
@@ -589,9 +595,9 @@ def test_what_was_done_to_scores(browser: Any, tmp_path: Path, summary: dict[str
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        (None, "the position that the model answers from, which is the class token, or the last one of a decoder"),
-        ("all", "each position of its text, on average"),
-        ("3", "position 3 of its text, counted from 0"),
+        (None, "the answering position (the class token, or the last token of a decoder)"),
+        ("all", "each position of its text (on average)"),
+        ("3", "position 3 of its text (counted from 0)"),
         ("key", "“key”"),
     ],
 )
@@ -603,25 +609,25 @@ def test_what_the_scores_are_of(
         assert how.locator("p").first.is_hidden()
         how.locator("summary").click()
         first, lift, share, ratio, signs, last = how.locator("p").all_inner_texts()
-        assert signs == "Punctuation is left out, unless it is asked for."
-        assert first.startswith(f"The score of a token says how much of it a method finds in {told}. Scores by flow")
-        assert lift.endswith("Special tokens neither count in that nor have a part, unless they are asked for.")
-        assert "with what special tokens have" in share and "the largest score by the smallest" in ratio
+        assert signs == "Punctuation is left out, unless it is shown."
+        assert first.startswith(f"The score of a token measures how much of {told} comes from it. Scores by flow")
+        assert lift.endswith("Special tokens are left out of both, unless they are shown.")
+        assert "including those of special tokens" in share and "the largest score divided by the smallest" in ratio
         assert f"at least {summary['least']} times in the corpus" in last
         assert panel(page, "tokens").locator(".hint").inner_text() == (
-            "Lift is how many times the even share of its text a token has: 1×, the thin line, where all have the same. Share "
-            "is its part of all score in the corpus."
+            "Lift compares a token's score with an equal share of its text: at 1×, the thin line, it gets exactly an equal share. "
+            "Share is its part of all scores in the corpus."
         )
 
 
 def test_scores_that_hardly_differ(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
-    """It is said wherever one would read something from their order, at the layers where it is so."""
+    """The page warns wherever readers might rely on their order, at the layers concerned."""
     ratio = {**summary["ratio"], "flow": {"L1": 3.5, "L2": 1.0412}, "raw": {"L1": None, "L2": 1.2}}
-    told = "low hardly tells tokens apart {}: the largest score is 1.04 times the smallest of a typical text"
+    told = "low hardly distinguishes tokens {}: in a typical text the largest score is only 1.04 times the smallest"
     with opened(browser, saved(tmp_path / "weak.html", {**summary, "ratio": ratio})) as page:
         assert page.locator(".weak").all_inner_texts() == [
             f"f{told.format('here')}.",
-            f"f{told.format('at L2')}, so that its order, and how far others agree with it, says little.",
+            f"f{told.format('at L2')}, so its order, and its agreement with other methods, says little.",
         ]
         assert page.locator('.received[data-method="flow"] .weak').count() == 1
         assert page.locator(".ahead").inner_text().endswith(f". F{told.format('there')}.")
@@ -662,7 +668,7 @@ def test_the_texts(browser: Any, path: Path, summary: dict[str, Any]) -> None:
         assert len(found) == len(counts)
         assert panel(page, "texts").locator(".tick").all_text_contents()[:5] == ["0", "20", "40", "60", "80"]
         assert panel(page, "texts").locator(".hint").inner_text() == (
-            "How many tokens the texts have, what the model said of them, which could not be explained."
+            "How many tokens the texts have, what the model predicted, which texts failed."
         )
         assert panel(page, "texts").locator(".summary").inner_text() == "288 texts of 3 to 82 tokens, median 9"
         rows = cells(page, ".predictions tbody tr")
@@ -737,13 +743,13 @@ def test_little_to_show(browser: Any, tmp_path: Path) -> None:
         saved(tmp_path / "one.html", {**found, "disagreement": short, "received": empty, "top": none, "splits": []}),
     ) as page:
         assert page.locator(".empty").all_inner_texts() == [
-            "No token stands often enough.",
-            "Nothing stands 2 times in the corpus.",
-            "Too few tokens stand at any position.",
-            "No text is long enough for its rank correlation to mean something.",
+            "No token occurs often enough.",
+            "Nothing occurs 2 times in the corpus.",
+            "Every position has too few tokens.",
+            "No text is long enough for a meaningful rank correlation.",
         ]
         hint = panel(page, "texts").locator(".hint").inner_text()
-        assert hint == "How many tokens the texts have, what the model said of them."  # and none failed
+        assert hint == "How many tokens the texts have, what the model predicted."  # no failures are mentioned
 
 
 def test_many_layers_are_a_menu(browser: Any, tmp_path: Path) -> None:
@@ -764,14 +770,14 @@ def test_the_file_asks_nobody(path: Path, summary: dict[str, Any]) -> None:
     assert set(re.findall(r"https?://[\w./]+", file)) == {"http://www.w3.org/2000/svg"}
     found = embedded(path)
     assert {**found, "disagreement": None} == {**summary, "disagreement": None, "input": "texts.txt"}
-    whole = {"text", "pair"}  # which may be long
+    whole = {"text", "pair"}  # they may be long
     for row, text in summary["disagreement"]["texts"].items():
         assert found["disagreement"]["texts"][row] == {name: text[name] for name in text if name not in whole}
 
 
 @pytest.mark.parametrize("methods", ["rollout,answer_inputs", "answer_inputs,answer_rows"])
 def test_methods_about_the_answer_lead(browser: Any, methods: str, tmp_path: Path) -> None:
-    """With signs, and without a choice of layers where no method has any."""
+    """They have signs, and the page offers layers only if a method has them."""
     source = tmp_path / "t.txt"
     source.write_text("".join(f"{text}\n" for text in SENTENCES))
     explain_corpus(source, tmp_path / "out", methods=methods, device="cpu")
@@ -779,8 +785,8 @@ def test_methods_about_the_answer_lead(browser: Any, methods: str, tmp_path: Pat
     with opened(browser, path) as page:
         assert page.locator(".headline").inner_text().startswith("Across 12 texts, the answers rest most on ")
         assert page.locator(".reason").inner_text() == (
-            "By answer_inputs, what the answer owes to each input the whole way down. What speaks against the answer counts "
-            "below zero."
+            "By answer_inputs, what each input contributes to the answer, followed through all layers. Values below zero count "
+            "against the answer."
         )
         assert page.locator(".pick-layer").count() == ("rollout" in methods)
         assert len(received(page, "answer_inputs")) > 1

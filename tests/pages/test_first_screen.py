@@ -1,4 +1,4 @@
-"""The first screen of a text: the answer in words, one shaded text, what stands apart, and the picture beside it."""
+"""The first screen of a text: the answer in words, the shaded text, the tokens set apart, and the picture."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decoder_answer(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 def words_of(page: Any) -> list[str]:
-    """The words of the first screen that are not the user's: neither those of the text, nor numbers."""
+    """Return the page's own words on the first screen: neither the user's text nor numbers."""
     return page.evaluate(
         """() => {
             const copy = document.querySelector("article").cloneNode(true);
@@ -109,10 +109,10 @@ def test_every_method_is_a_choice_with_what_it_asks(browser: Any, sentence: Case
             check_numbers([text for _, text in table], row[[i for i, _ in table]])
             sizes = [abs(row[i]) for i, _ in table]
             assert sizes == sorted(sizes, reverse=True)
-            assert page.get_by_label("layer that is shaded").is_visible() == (method in ("raw", "rollout", "flow"))
+            assert page.get_by_label("layer to shade").is_visible() == (method in ("raw", "rollout", "flow"))
         assert len(asked) == 6 and "" not in asked
         page.get_by_label("method", exact=True).select_option("rollout")
-        page.get_by_label("layer that is shaded").select_option("2")
+        page.get_by_label("layer to shade").select_option("2")
         settle(page)
         top = page.locator(".list tbody tr").first
         row = sentence.trace.rollout(layer=1).values[0, 0]
@@ -180,14 +180,14 @@ def test_no_answer_no_claim(browser: Any, tmp_path: Path, decoder: Case) -> None
     of_weights(weights, list("abcdef")).save(tmp_path / "even.html")
     with opened(browser, tmp_path / "even.html", details=False) as page:
         assert page.locator(".headline").inner_text() == "a at L2 — no word stands out"
-    with opened(browser, decoder.path, details=False) as page:  # of a trace alone: attention is all there is
+    with opened(browser, decoder.path, details=False) as page:  # a trace alone has only attention
         assert "could come from" in page.locator(".headline").inner_text()
         assert page.get_by_label("method", exact=True).input_value() == "rollout"
 
 
 def test_details_open_by_mouse_keys_and_address(browser: Any, sentence: Case) -> None:
     with opened(browser, sentence.path, details=False) as page:
-        assert page.locator('[data-panel="compare"] .row').count() == 0  # nothing is made that nobody sees
+        assert page.locator('[data-panel="compare"] .row').count() == 0  # nothing hidden is rendered
         page.locator(".everything > summary").click()
         page.wait_for_selector('[data-panel="compare"] .row[data-method]')
         settle(page)
@@ -196,7 +196,7 @@ def test_details_open_by_mouse_keys_and_address(browser: Any, sentence: Case) ->
         page.keyboard.press("o")
         settle(page)
         assert not page.locator(".everything").evaluate("box => box.open")
-        page.keyboard.press("2")  # a key that chooses a panel brings it into sight
+        page.keyboard.press("2")  # a key that selects a panel scrolls it into view
         settle(page)
         assert page.get_by_role("tab", name="Flow paths").evaluate(
             "tab => { const box = tab.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight }"

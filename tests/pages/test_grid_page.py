@@ -1,4 +1,4 @@
-"""The page of a grid in a real browser: its table, its choices, its pictures by pointer and by keys, both themes."""
+"""The grid page in a real browser: its table, its choices, its pictures by pointer and by keys, both themes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ METRICS = {
 
 
 def measured(n: int = 60) -> Evaluation:
-    """Twelve methods whose goodness rises from 0.05 to 0.6, with curves that fall the earlier the better one is."""
+    """Twelve methods whose quality rises from 0.05 to 0.6, with curves to match."""
     rng = np.random.default_rng(0)
     methods = [
         {
@@ -83,12 +83,12 @@ def measured(n: int = 60) -> Evaluation:
 
 
 def shown(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
-    """The first screen."""
+    """Open the first screen."""
     return opened_page(browser, path, fragment, details=False, **options)
 
 
 def opened(browser: Any, path: Path, fragment: str = "", **options: Any) -> Any:
-    """With its details."""
+    """Open the page with its details."""
     return shown(browser, path, f"{fragment or '#'}&open=1", **options)
 
 
@@ -112,7 +112,7 @@ def means(summary: dict[str, Any], metric: str) -> dict[str, float | None]:
 
 
 def rows(page: Any) -> list[list[str]]:
-    """The table as it is seen, without what only screen readers are told."""
+    """Return the visible table, without what only screen readers get."""
     return page.evaluate(  # type: ignore[no-any-return]
         "() => [...document.querySelectorAll('.wide tbody tr')].map(row => [...row.children].map(cell => cell.firstChild.textContent))"
     )
@@ -139,14 +139,14 @@ BOXES = """texts => texts.map(text => {
 
 
 def overlap(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """By more than the room that is kept around letters."""
+    """Return whether two boxes overlap by more than the margin around letters."""
     wide = min(a["right"], b["right"]) - max(a["left"], b["left"])
     high = min(a["bottom"], b["bottom"]) - max(a["top"], b["top"])
     return wide > 0 and high > 3
 
 
 def visible_words(page: Any) -> list[str]:
-    """What the page itself says before anybody asks for more: words, not numbers or signs."""
+    """Return the page's own visible words, without numbers or signs."""
     text = page.evaluate(
         """() => {
             const style = document.head.appendChild(document.createElement("style"));
@@ -174,7 +174,7 @@ def test_the_table_is_the_summary(browser: Any, path: Path, summary: dict[str, A
         head = page.locator("article").inner_text()
         assert "small <model>" in head
         told = (
-            "texts.tsv: 60 texts, 12 methods, 8 metrics. What is explained is its own answer. 2 texts left out: empty. "
+            "texts.tsv: 60 texts, 12 methods, 8 metrics. Explained: its own answer. 2 texts left out: empty. "
             "Model: revision 0123456789ab, float32."
         )
         assert page.locator(".prediction").inner_text() == told
@@ -276,7 +276,7 @@ def test_too_few_texts_are_said_first(browser: Any, tmp_path: Path) -> None:
     bare = {**few, "verdict": None, "recommendation": None}
     with shown(browser, saved(tmp_path / "bare.html", bare)) as page:
         assert page.locator(".headline").inner_text() == (
-            "This grid recommends no method: it has nothing to compare them with."
+            "This grid recommends no method: it has nothing to compare the methods with."
         )
         assert panel(page, "verdict").locator("svg.chart").get_attribute("aria-label").endswith("ranked by blank-out")
 
@@ -296,7 +296,7 @@ def test_details_open_by_click_key_and_address(browser: Any, path: Path, width: 
             page.keyboard.press("Space")
         page.wait_for_function("() => location.hash.includes('open=1')")
         assert page.locator(".panel").first.is_visible()
-        assert panel(page, "curves").locator("svg.chart").bounding_box()["width"] > 200  # drawn when it is seen
+        assert panel(page, "curves").locator("svg.chart").bounding_box()["width"] > 200  # drawn when visible
         summary_of_details.click()
         page.wait_for_function("() => !location.hash.includes('open=1')")
         assert not page.locator(".panel").first.is_visible()
@@ -308,7 +308,7 @@ def test_sorting_filtering_and_the_address(browser: Any, path: Path, summary: di
     with opened(browser, path) as page:
         wanted = means(summary, "sufficiency (mask)")
         head = page.locator("th", has_text="sufficiency")
-        for way, sign in (("ascending", 1), ("descending", -1)):  # lower is better, so that the best come first
+        for way, sign in (("ascending", 1), ("descending", -1)):  # lower is better, so the best come first
             sort_by(page, "sufficiency")
             assert head.get_attribute("aria-sort") == way
             assert page.locator("[aria-sort]").count() == 1
@@ -379,7 +379,7 @@ def test_names_are_explained(browser: Any, path: Path, tmp_path: Path, summary: 
         assert details.locator("dl").first.is_visible()
         found = told(page)
         assert {part: list(names) for part, names in found.items()} == {
-            "Edges": ["gradient", "attention-gradient", "alti", "value-zeroing"],  # those that this grid has
+            "Edges": ["gradient", "attention-gradient", "alti", "value-zeroing"],  # the ones in this grid
             "Propagations": ["raw", "rollout", "flow"],
             "Metrics": ["an importance's name", "comprehensiveness", "sufficiency", "log-odds"],
             "Deletions": ["mask", "remove"],
@@ -410,8 +410,8 @@ def test_names_are_explained(browser: Any, path: Path, tmp_path: Path, summary: 
 
 def test_too_few_texts_to_tell(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
     for texts, told in (
-        (1200, "60 texts are too few to tell: with 15 comparisons at least 1,200 are needed."),
-        (60, "Ahead of all the paper's methods, in comprehensiveness and in rank correlation with blank-out: "),
+        (1200, "60 texts are too few to tell: 15 comparisons need at least 1,200."),
+        (60, "Better than all of the paper's methods, in comprehensiveness and in rank correlation with blank-out: "),
     ):
         file = saved(tmp_path / "few.html", {**summary, "needed": {"texts": texts, "comparisons": 15}})
         with opened(browser, file) as page:
@@ -460,7 +460,6 @@ def test_curves(browser: Any, path: Path, summary: dict[str, Any]) -> None:
         assert set(checked) == first
         curves.get_by_label("blank-out").check()
         assert set(drawn(page)) == {*first, "blank-out"}
-        # halfway across the picture
         chart = curves.locator("svg.chart")
         chart.locator(".band").nth(5).hover()
         values = {name: summary["curves"]["mask"][name]["deleted"][5] for name in (*first, "blank-out")}
@@ -472,7 +471,6 @@ def test_curves(browser: Any, path: Path, summary: dict[str, Any]) -> None:
         )
         assert chart.locator(".band.lit").count() == 1 and chart.locator(".band.lit circle").first.is_visible()
         assert not chart.locator(".band circle").first.is_visible()
-        # higher on the screen is more
         dots = chart.locator(".band.lit circle").evaluate_all("dots => dots.map(dot => Number(dot.getAttribute('cy')))")
         height = dict(zip(drawn(page), dots, strict=True))
         assert [height[name] for name in wanted] == sorted(dots)
@@ -483,14 +481,14 @@ def test_curves(browser: Any, path: Path, summary: dict[str, Any]) -> None:
         chart.focus()
         for _ in range(3):
             page.keyboard.press("ArrowRight")
-        assert tip(page)[0] == "20 % kept"  # the first key goes to the first
+        assert tip(page)[0] == "20 % kept"  # the first key press selects the first point
         best = max(NAMES, key=lambda name: summary["curves"]["mask"][name]["kept"][2] if name in values else -1)
         assert tip(page)[1] == f"{summary['curves']['mask'][best]['kept'][2]:.3f} {best}"
         told = curves.locator("ul.sr li").nth(2).text_content()
         assert told == ", ".join(tip(page))
         for box in curves.locator("input").all():
             box.uncheck()
-        assert curves.locator(".empty").inner_text() == "No method is chosen that has a curve."
+        assert curves.locator(".empty").inner_text() == "None of the selected methods has a curve."
 
 
 def test_ranks(browser: Any, path: Path, summary: dict[str, Any]) -> None:
@@ -528,7 +526,7 @@ def test_ranks(browser: Any, path: Path, summary: dict[str, Any]) -> None:
 
 
 def test_many_methods(browser: Any, tmp_path: Path) -> None:
-    """Of many methods the diagram shows the best twenty, and all on demand; what is joined beyond them is cut."""
+    """The diagram shows the best twenty methods, and all on demand; lines that join hidden methods are cut."""
     given = measured()
     more = tuple({**method, "name": f"{method['name']} again"} for method in given.methods)
     twice = replace(
@@ -551,7 +549,7 @@ def test_many_methods(browser: Any, tmp_path: Path) -> None:
         assert ranks.locator(".leader").count() == 22
         assert panel(page, "agreement").locator(".cell").count() == 24 * 24
     with opened(browser, tmp_path / "many.html", viewport={"width": 480, "height": 900}) as page:
-        numbers = panel(page, "agreement").locator(".tick").evaluate_all(BOXES)  # of columns, with room between
+        numbers = panel(page, "agreement").locator(".tick").evaluate_all(BOXES)  # of columns
         assert [box["text"] for box in numbers] == [str(k + 1) for k in range(24)]
         for a, b in combinations(numbers, 2):
             assert b["left"] - a["right"] > 3 or abs(a["top"] - b["top"]) > 10
@@ -564,7 +562,7 @@ def test_agreement_by_keys(browser: Any, path: Path, summary: dict[str, Any]) ->
         panel(page, "agreement").locator("svg.chart").focus()
         page.keyboard.press("ArrowDown")
         assert tip(page) == [f"{order[0]} and {order[0]}", "the same method"]
-        hatched = panel(page, "agreement").locator(".cell:has(path)")  # unlike any value
+        hatched = panel(page, "agreement").locator(".cell:has(path)")  # hatching looks unlike any value
         assert [cell.get_attribute("class").split()[:3] for cell in hatched.all()] == [["mark-of", "cell", "self"]] * 12
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowRight")
@@ -576,7 +574,7 @@ def test_agreement_by_keys(browser: Any, path: Path, summary: dict[str, Any]) ->
         cell = panel(page, "agreement").locator(".cell").nth(2)
         cell.hover()
         assert tip(page)[0] == f"{order[0]} and {order[2]}"
-        # the same numbers in the other theme, in other colours
+        # The other theme shows the same numbers in other colours.
         fill = cell.locator("rect").get_attribute("fill")
         page.get_by_role("button", name="dark theme").click()
         settle(page)
@@ -588,7 +586,7 @@ def test_sanity_and_cost(browser: Any, path: Path, summary: dict[str, Any]) -> N
     with opened(browser, path) as page:
         sanity = panel(page, "sanity")
         assert sanity.locator(".hint").inner_text().endswith("Measured on the first 20 of 60 texts.")
-        assert sanity.locator("ul.sr li").count() == 10 * 3  # importances have none
+        assert sanity.locator("ul.sr li").count() == 10 * 3  # importance methods have no sanity check
         top = summary["ranking"]["blank-out"]["methods"][0]
         cell = summary["sanity"]["upper half"][top]
         sanity.locator(".mark-of").nth(1).locator("path").last.hover()
@@ -624,7 +622,7 @@ def test_it_fits_and_follows_the_system(browser: Any, path: Path, width: int, th
         paper = page.evaluate("getComputedStyle(document.querySelector('#attnflow')).backgroundColor")
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 31)"}[theme]
         for chart in page.locator("svg.chart").all():
-            # what is written in a picture lies within it
+            # Text stays inside the picture,
             outside = chart.evaluate(
                 """picture => [...picture.querySelectorAll("text")].filter(text => {
                     const own = text.getBoundingClientRect(), box = picture.getBoundingClientRect();
@@ -632,14 +630,14 @@ def test_it_fits_and_follows_the_system(browser: Any, path: Path, width: int, th
                 }).map(text => text.textContent)"""
             )
             assert outside == []
-            # and no number of an axis on another, nor a name on a name
+            # and neither ticks nor names overlap.
             for kind in (".tick", "text:not(.tick)"):
                 boxes = chart.locator(kind).evaluate_all(BOXES)
                 assert [(a["text"], b["text"]) for a, b in combinations(boxes, 2) if overlap(a, b)] == []
         cost = panel(page, "cost")
-        assert cost.locator(".name.paper").all_text_contents() == ["rollout", "flow", "raw"]  # the best first
+        assert cost.locator(".name.paper").all_text_contents() == ["rollout", "flow", "raw"]  # best first
         sanity = panel(page, "sanity").locator("svg text:not(.tick)").all_text_contents()
-        assert set(sanity) == {*NAMES, "head", "upper half", "all"} - {"blank-out", "gradient"}  # whole
+        assert set(sanity) == {*NAMES, "head", "upper half", "all"} - {"blank-out", "gradient"}  # no name is cut
         assert page.locator(".panel").count() == page.locator(".panel > .hint").count() == 6
 
 
@@ -656,7 +654,7 @@ def test_edges_say_that_there_is_more_beyond(browser: Any, path: Path) -> None:
     with opened(browser, path) as page:
         assert shadows(page) == {
             name: [] for name in ("table", "curves", "ranks", "agreement", "sanity", "cost")
-        }  # all of it is to be seen
+        }  # nothing is cut off
     with opened(browser, path, viewport={"width": 480, "height": 900}) as page:
         narrow = {"table": ["more-right"], "ranks": ["more-right"], "curves": [], "sanity": [], "cost": []}
         assert {**shadows(page), **narrow} == shadows(page)
@@ -673,7 +671,7 @@ def test_edges_say_that_there_is_more_beyond(browser: Any, path: Path) -> None:
 
 
 def test_ticks_of_the_cost_stand_apart(browser: Any, tmp_path: Path, summary: dict[str, Any]) -> None:
-    """What is free has no logarithm: its place is left of all others, wherever they begin."""
+    """Methods without cost have no logarithm: their tick is left of all others, wherever those begin."""
     for least in (0.11, 0.02, 0.9):
         methods = [
             {**method, "cost": 0.0 if method["name"] == "last" else least * (1 + k)}
@@ -698,7 +696,7 @@ def test_nothing_to_show(browser: Any, tmp_path: Path) -> None:
     with opened(browser, saved(tmp_path / "empty.html", summary_of(empty, 50))) as page:
         assert page.locator(".empty").all_inner_texts() == [
             "No method has a value by this metric.",
-            "No text has a value of every method by this metric.",
+            "By this metric, no text has a value for every method.",
             "No method has both a cost and a value by this metric.",
         ]
         assert [row[1:] for row in rows(page)] == [["–", "–"]] * 12

@@ -1,4 +1,4 @@
-"""The first screen of a vision model: the picture grey and large, what its patches are worth laid over it."""
+"""The first screen of a vision model: the picture in grey, with the values of its patches on top."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def labels(page: Any) -> list[tuple[Any, ...]]:
 
 
 def test_every_patch_has_the_share_that_the_library_gives_it(browser: Any, photo: Case) -> None:
-    values = photo.edges.row()[1:]  # the class token stands apart
+    values = photo.edges.row()[1:]  # the class token is shown separately
     whole = photo.edges.row()
     total = whole[whole > 0].sum()
     assert (values < 0).any() and (values > 0).any()
@@ -39,7 +39,7 @@ def test_every_patch_has_the_share_that_the_library_gives_it(browser: Any, photo
             if part < 0.03:
                 assert alpha == [0]
                 continue
-            assert (r > b) == (value > 0)  # warm for the answer, blue against it
+            assert (r > b) == (value > 0)  # warm supports the answer, blue counts against it
             assert alpha[0] == pytest.approx(0.7 * part**0.7, abs=0.01)
         says = page.locator(".image-lead .patch").inner_text()
         best = int(values.argmax())
@@ -77,7 +77,7 @@ def test_mouse_keys_and_touch_reach_every_patch(browser: Any, photo: Case) -> No
         assert selection(page)["t"] == "7"
         page.mouse.move(5, 5)
         assert page.locator(".image-lead .patch").inner_text().startswith("row 2, column 3 · ")
-        grid = page.get_by_role("listbox", name=re.compile("^the picture in 4 rows and 4 columns"))
+        grid = page.get_by_role("listbox", name=re.compile("^the image in 4 rows and 4 columns"))
         grid.focus()
         for key, place in (
             ("ArrowRight", 7),
@@ -119,10 +119,13 @@ def test_a_word_of_the_text_shows_its_patches(browser: Any, picture: Case) -> No
         return [float(text.split(": ")[1].split(" %")[0]) / 100 for text in texts]
 
     with opened(browser, picture.path) as page:
-        row = picture.edges.row()
-        np.testing.assert_allclose(shares(page), row[places] / row.sum(), atol=0.006)
-        total = re.search(r"([\d.]+) % from the picture", page.locator(".image-lead .scale").inner_text())
-        assert total and float(total[1]) == pytest.approx(100 * row[places].sum(), abs=0.51)
+        row = picture.edges.row()  # signed shares: support adds up to one
+        assert picture.edges.method == "answer_inputs" and row.clip(0).sum() == pytest.approx(1)
+        np.testing.assert_allclose(shares(page), np.abs(row[places]), atol=0.006)
+        texts = page.locator(".cells span").evaluate_all("all => all.map(c => c.getAttribute('aria-label'))")
+        assert [" against " in text for text in texts] == (row[places] < 0).tolist()
+        total = re.search(r"([\d.]+) % from the image", page.locator(".image-lead .scale").inner_text())
+        assert total and float(total[1]) == pytest.approx(100 * row[places].clip(0).sum(), abs=0.51)
         assert page.locator(".reading .tok").all_inner_texts() == [
             token for i, token in enumerate(picture.trace.tokens) if i not in places
         ]
@@ -130,7 +133,7 @@ def test_a_word_of_the_text_shows_its_patches(browser: Any, picture: Case) -> No
         assert pick.locator("option").all_inner_texts() == [
             "the answer",
             *picture.trace.tokens[-3:],
-        ]  # later ones alone
+        ]  # only later ones
         for word in (20, 21):
             pick.select_option(str(word))
             settle(page)
@@ -139,4 +142,4 @@ def test_a_word_of_the_text_shows_its_patches(browser: Any, picture: Case) -> No
             np.testing.assert_allclose(shares(page), own[places] / own.sum(), atol=0.006)
         pick.select_option("-1")
         settle(page)
-        np.testing.assert_allclose(shares(page), row[places] / row.sum(), atol=0.006)
+        np.testing.assert_allclose(shares(page), np.abs(row[places]), atol=0.006)

@@ -1,4 +1,4 @@
-"""What a page can be made of: decoders, translations, images, arrays, results, and texts that are long or hostile."""
+"""Inputs of a page: decoders, translations, images, arrays, results, and texts that are long or hostile."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_receptive_field_of_a_decoder(browser: Any, decoder: Case) -> None:
         assert page.get_by_label("receptive field").input_value() == "difference"
         negative = view_of(trace, "rollout", 3, receptive_field="difference")[-1] < 0
         hues = [rgb(token["back"])[0] > rgb(token["back"])[2] for token in rows_of(page)["rollout"]["tokens"]]
-        assert negative.any() and hues == negative.tolist()  # what is below zero has the other hue
+        assert negative.any() and hues == negative.tolist()  # negative values have the other hue
 
 
 def test_source_and_target(browser: Any, translation: Case) -> None:
@@ -113,7 +113,7 @@ def test_source_and_target(browser: Any, translation: Case) -> None:
 
 
 def patch(page: Any, method: str, place: int, columns: int, rows: int) -> tuple[float, float]:
-    """Where on the screen a patch of a row's image is."""
+    """Return where on the screen a patch of a row's image is."""
     box = page.locator(f'.row[data-method="{method}"] canvas.over').bounding_box()
     row, column = divmod(place, columns)
     return box["x"] + (column + 0.5) * box["width"] / columns, box["y"] + (row + 0.5) * box["height"] / rows
@@ -173,7 +173,7 @@ def test_patches_of_an_image(browser: Any, images: tuple[Case, Case], tmp_path: 
         value = page.locator("strong.value")
         assert float(value.get_attribute("data-value")) == pytest.approx(af.max_flow(graph, 5, 40).value, abs=1e-12)
         choose(page, q=5, v="heads")
-        assert "Single heads are not held by this page" in page.locator('[data-view="heads"] .why').inner_text()
+        assert "This page does not include single heads" in page.locator('[data-view="heads"] .why').inner_text()
 
 
 def test_page_of_arrays(browser: Any, saved: Any) -> None:
@@ -183,7 +183,7 @@ def test_page_of_arrays(browser: Any, saved: Any) -> None:
     with opened(browser, case.path, "#v=paths&t=1") as page:
         assert page.locator(".model-name").inner_text() == "attention weights"
         assert page.locator(".settings").inner_text().startswith("captured given as arrays")
-        assert "this page was made of its weights of attention alone" in page.locator(".missing").inner_text()
+        assert "this page was made from attention weights only" in page.locator(".missing").inner_text()
         rows = as_json(page, "compare")
         wanted = {
             "raw": weights.mean(1)[-1, 3], "rollout": af.rollout(A, 3, layers=-1)[0, 0], "flow": af.flow(A, 3, layers=-1)[0, 0],
@@ -202,7 +202,7 @@ def test_page_of_a_result_from_a_file(browser: Any, sentence: Case, saved: Any, 
     with opened(browser, case.path) as page:
         assert list(rows_of(page)) == [method] and rows_of(page)[method]["why"] == ""
         assert page.locator(".query [role=option]").all_inner_texts() == ["key", "cabinets"]
-        assert f"This page holds the values of {method} alone" in page.locator(".left-out").inner_text()
+        assert f"This page shows only the values of {method}" in page.locator(".left-out").inner_text()
         for q in (0, 1):
             page.locator(f'.query [data-q="{q}"]').click()
             settle(page)
@@ -245,11 +245,11 @@ def test_a_hostile_text_is_shown_as_text(browser: Any, hostile: Case, tmp_path: 
             seen = [
                 c for c in found["text"] if unicodedata.category(c) not in ("Cf", "Cc", "Cn", "Cs") and not c.isspace()
             ]
-            assert seen, ascii(token)  # nothing looks like nothing
+            assert seen, ascii(token)  # no token is invisible
         for view in ("graph", "paths", "heads"):
             page.locator(f"#tab-{view}").click()
             settle(page)
-            assert "\u202e" not in text_of(page)  # it would turn round what stands after it
+            assert "\u202e" not in text_of(page)  # it would reverse the text after it
             page.locator('.row[data-method="flow"] .tok').nth(1).hover()
             assert page.locator(".tip div").first.inner_text().startswith("<img src=x onerror")
             assert page.evaluate("document.documentElement.scrollWidth") <= 1200
@@ -296,24 +296,24 @@ def test_flow_of_the_query_alone(browser: Any, saved: Any) -> None:
         left_out = page.locator(".left-out")
         left_out.locator("summary").click()
         assert (
-            "Flow was computed for the query '5' alone: for every pair it would be 235,200 maximum flows."
+            "Flow was computed only for the query '5': all pairs would take 235,200 maximum flows."
             in left_out.inner_text()
         )
         np.testing.assert_allclose(column(as_json(page, "compare"), "flow"), af.flow(A, 5, layers=-1)[0, 0], rtol=1e-6)
         assert page.locator(".numbers tbody tr").count() == 100
-        page.get_by_role("button", name="show all 140 (100 are shown)").click()
+        page.get_by_role("button", name="show all 140 (now 100)").click()
         assert page.locator(".numbers tbody tr").count() == 140
         page.locator('.query [data-q="9"]').click()
         settle(page)
         shown = rows_of(page)
-        assert shown["flow"]["why"] == "flow was computed for 5 alone: show 5" and shown["rollout"]["why"] == ""
+        assert shown["flow"]["why"] == "flow was computed only for 5: show 5" and shown["rollout"]["why"] == ""
         rows = as_json(page, "compare")
         assert "flow" not in rows[0]
         np.testing.assert_allclose(column(rows, "rollout"), af.rollout(A, 9, layers=-1)[0, 0], rtol=1e-6)
         choose(page, q=9, m="flow", v="heads")
         assert page.locator(".whole .why").is_visible()
-        assert "Single heads are held for 5 alone" in page.locator('[data-view="heads"] .why').inner_text()
-        choose(page, q=9, t=3, l=2, v="paths")  # one flow is solved here
+        assert "This page includes single heads only for 5" in page.locator('[data-view="heads"] .why').inner_text()
+        choose(page, q=9, t=3, l=2, v="paths")  # solves one flow
         value = float(page.locator("strong.value").get_attribute("data-value"))
         assert value == pytest.approx(af.max_flow(A[:2], 9, 3).value, abs=1e-6)
         page.get_by_role("button", name="show 5").click()
@@ -323,7 +323,7 @@ def test_flow_of_the_query_alone(browser: Any, saved: Any) -> None:
 
 
 def check_overview(page: Any) -> None:
-    """Rows of a long text scroll together, and the strip above them leads to a place."""
+    """Check that the rows of a long text scroll together, and that the strip above them leads to a place."""
     page.locator('.row[data-method="rollout"] .overview').click(position={"x": 850, "y": 4})
     page.wait_for_function(
         """() => {
@@ -338,7 +338,7 @@ def test_rounded_weights(browser: Any, saved: Any) -> None:
     case = saved("rounded", of_weights(weights))
     A = af.attention_graph(weights)
     with opened(browser, case.path) as page:
-        assert "The weights are rounded to eight bits" in page.locator(".left-out").text_content()
+        assert "weights are rounded to eight bits" in page.locator(".left-out").text_content()
         rows = as_json(page, "compare")
         for m, values in (
             ("raw", weights[-1].mean(0)[0]),
@@ -354,7 +354,7 @@ def test_rounded_weights(browser: Any, saved: Any) -> None:
             np.testing.assert_allclose(column(rows, m), values, rtol=0.04)
             assert rows_of(page)[m]["small"] == "≈"
         assert "raw attention ≈" in page.locator('[data-panel="layers"] svg text').all_text_contents()
-        assert rows_of(page)["flow"]["why"] == "flow was computed for 0 alone: show 0"
+        assert rows_of(page)["flow"]["why"] == "flow was computed only for 0: show 0"
         choose(page, q=7, l=2, t=4, v="paths")
         value = page.locator("strong.value")
         assert value.inner_text().startswith("≈ ")
@@ -367,15 +367,15 @@ def test_rounded_weights(browser: Any, saved: Any) -> None:
 
 
 def test_the_largest_weights_of_each_row(browser: Any, saved: Any) -> None:
-    """What would be too large a file is kept as its largest entries, and said so."""
-    weights = attention(12, 1, 560) ** 8  # as uneven as attention is
+    """For files that would be too large, the page keeps the largest weights and says so."""
+    weights = attention(12, 1, 560) ** 8  # as uneven as real attention
     weights /= weights.sum(-1, keepdims=True)
     case = saved("largest", of_weights(weights))
     kept = 3_600_000 // (12 * 560)
     part = np.sort(weights, -1)[..., -kept:].sum() / weights.sum()
     with opened(browser, case.path) as page:
         assert (
-            f"Of the 3,763,200 weights the page has the {kept} largest of each row, rounded to eight bits: {part:.1%} of"
+            f"Of the 3,763,200 weights, the page has the {kept} largest of each row, rounded to eight bits: {100 * part:.1f} % of"
             in page.locator(".left-out").text_content()
         )
         page.locator('.query [data-q="7"]').click()
@@ -393,12 +393,15 @@ def test_weights_left_out(browser: Any, saved: Any, tmp_path: Path, monkeypatch:
     weights = attention(12, 1, 560)
     case = saved("left-out", of_weights(weights))
     with opened(browser, case.path) as page:
-        assert "The 3,763,200 weights of this text are left out" in page.locator(".left-out").text_content()
+        assert (
+            "The 3,763,200 weights of this text would make the file too large"
+            in page.locator(".left-out").text_content()
+        )
         rows = as_json(page, "compare")
         np.testing.assert_allclose(column(rows, "raw"), weights[-1, 0, 0], rtol=2e-6)
         reasons = {
-            "graph": "The graph needs the weights, which this page does not hold.",
-            "paths": "Flow paths need the weights, which this page does not hold.",
+            "graph": "The graph needs the weights, which this page does not include.",
+            "paths": "Flow paths need the weights, which this page does not include.",
         }
         for query in (0, 3):
             page.locator(f'.query [data-q="{query}"]').click()
@@ -408,17 +411,17 @@ def test_weights_left_out(browser: Any, saved: Any, tmp_path: Path, monkeypatch:
                 if view in reasons:
                     assert reasons[view] in page.locator(".viewbox").inner_text()
             check_drawn(screenshot(page), tmp_path / f"left-out-{query}.png", 1200)
-            assert "Single heads are held for 0 alone" in page.locator(".viewbox").inner_text() or query == 0
+            assert "This page includes single heads only for 0" in page.locator(".viewbox").inner_text() or query == 0
             assert (
                 page.locator(".whole .why").inner_text()
-                == "The map of a layer needs the weights, which this page does not hold."
+                == "The map of a layer needs the weights, which this page does not include."
             )
         shown = rows_of(page)
         assert {m: shown[m]["why"] for m in shown} == {
-            "raw": "raw attention was computed for 0 alone: show 0", "rollout": "rollout was computed for 0 alone: show 0",
-            "flow": "flow was computed for 0 alone: show 0",
+            "raw": "raw attention was computed only for 0: show 0", "rollout": "rollout was computed only for 0: show 0",
+            "flow": "flow was computed only for 0: show 0",
         }  # fmt: skip
-        # even with nothing to show, what is saved is a file that opens
+        # Exports open even if there is nothing to show.
         for name in ("compare", "layers", "map", "heads"):
             ElementTree.fromstring(exported(page, name, "svg"))
             assert exported(page, name, "csv").decode().count("\r\n") >= 1

@@ -1,4 +1,4 @@
-"""What a reader keeps of a page: pins, names and groups, the address, and files that open with the same view."""
+"""What a reader keeps: pins, names and groups, the address, and files that open with the same view."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def pins(page: Any) -> dict[str, list[str]]:
-    """The values of what is pinned, and the sums of groups, by token and by group."""
+    """Return the values of pins and the sums of groups, by token and by group."""
     return page.locator(".pins tbody tr").evaluate_all(
         """rows => Object.fromEntries(rows.map(row => [row.dataset.pin ?? row.dataset.group,
             [...row.cells].slice(1).filter(cell => !cell.querySelector("input, button") && cell.colSpan === 1).map(cell => cell.textContent)]))"""
@@ -37,7 +37,7 @@ def pins(page: Any) -> dict[str, list[str]]:
 
 
 def values(case: Case) -> np.ndarray:
-    """[method, token] as the page opens, by the library: answer edges, raw attention, rollout and flow, importance."""
+    """Return [method, token] from the library: answer edges, raw attention, rollout, flow, importance."""
     return np.stack(
         [
             case.edges.row(),
@@ -55,7 +55,7 @@ def test_pins_show_values_by_every_method_and_groups_their_sums(browser: Any, se
         for token in (2, 3, 6):
             check_numbers(shown[str(token)], expected[:, token])
         check_numbers(shown["adjectives"], expected[:, 2] + expected[:, 6])
-        assert page.locator('.reading .tok[data-i="2"]').inner_text() == "age"  # by its name, in the text as elsewhere
+        assert page.locator('.reading .tok[data-i="2"]').inner_text() == "age"  # its name replaces the token everywhere
         marks = page.locator(".reading .tok").evaluate_all("all => all.map(t => getComputedStyle(t).boxShadow)")
         assert [mark != "none" for mark in marks] == [False, True, True, False, False, True]
         check_clean(page)
@@ -71,7 +71,7 @@ def test_mouse_keys_and_touch_pin_a_token(browser: Any, sentence: Case) -> None:
         assert selection(page)["p"] == "3%3B5"
         page.get_by_role("button", name="unpin “my”").click()
         assert selection(page)["p"] == "3"
-        page.get_by_role("button", name="take the pin from key").click()
+        page.get_by_role("button", name="unpin key").click()
         assert "p" not in selection(page) and page.locator(".pins").is_hidden()
     phone = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
     with opened(browser, sentence.path, **phone) as page:
@@ -96,7 +96,7 @@ def test_names_and_groups_are_typed_and_survive_a_reload(browser: Any, sentence:
     with opened(browser, sentence.path, "#p=2;3") as page:
         page.get_by_label("name of old").fill("  so: old;\u2028!")
         page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.ariaLabel") == "group of old"  # nobody is put out of the table
+        assert page.evaluate("document.activeElement.ariaLabel") == "group of old"  # the focus stays in the table
         page.keyboard.type("<b>both</b>")
         page.keyboard.press("Tab")
         page.get_by_label("group of key").fill("<b>both</b>")
@@ -176,10 +176,10 @@ def test_the_figure_of_an_image_shows_its_patches(browser: Any, images: tuple[Ca
 @pytest.mark.parametrize(
     ("name", "content", "sentence_said"),
     [
-        ("a.json", "{}", "This file holds no view: choose JSON, SVG or a page that was saved here."),
-        ("a.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>", "This file holds no view: choose JSON, SVG or a page that was saved here."),
-        ("a.json", "[1,", "This file holds no view: choose JSON, SVG or a page that was saved here."),
-        ("a.json", '{"text": "another", "view": {"fragment": "l=1"}}', "This file is of another text: open it beside that text's page."),
+        ("a.json", "{}", "This file contains no view: choose a JSON, SVG or HTML file that was saved here."),
+        ("a.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>", "This file contains no view: choose a JSON, SVG or HTML file that was saved here."),
+        ("a.json", "[1,", "This file contains no view: choose a JSON, SVG or HTML file that was saved here."),
+        ("a.json", '{"text": "another", "view": {"fragment": "l=1"}}', "This view belongs to another text: load it on that text's page."),
     ],
 )  # fmt: skip
 def test_files_without_a_view_are_refused(
@@ -213,8 +213,8 @@ def test_a_page_saved_by_itself_opens_with_the_view(
     with opened(browser, tmp_path / "again.html") as page:
         assert page.evaluate("document.querySelector('#attnflow').dataset.theme") == "dark"
         assert list(pins(page)) == ["1"] and selection(page) == {}
-        page.get_by_role("button", name="take the pin from").click()
-        assert selection(page)["p"] == ""  # the file opens with the pin: without it, the address says so
+        page.get_by_role("button", name="unpin").click()
+        assert selection(page)["p"] == ""  # the file opens with the pin, so the address says that it is gone
         page.reload()
         settle(page)
         assert page.locator(".pins").is_hidden()
@@ -247,7 +247,11 @@ def test_a_frame_without_an_address_shows_what_stands_behind_a_file(
         frame.locator('.reading .tok[data-i="3"]').click()
         frame.locator(".link > button").click()
         assert frame.get_by_label("the address of this view").input_value() == "#t=3"
-        assert frame.locator(".link-box .hint").inner_text().startswith("A page in a frame has no address. Save it")
+        assert (
+            frame.locator(".link-box .hint")
+            .inner_text()
+            .startswith("This page is in a frame and has no address. Save it")
+        )
         assert frame.locator('.keep [data-kind="pdf"]').count() == 0
 
 

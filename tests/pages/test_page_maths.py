@@ -1,4 +1,4 @@
-"""What the page computes itself, in a real browser, beside the library."""
+"""The maths of the page, in a real browser, compared with the library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def ask(browser: Any) -> Iterator[Ask]:
-    """ask("maths.f(x)", x=…) is what the expression gives in the browser."""
+    """Return ask("maths.f(x)", x=…), which evaluates the expression in the browser."""
     page = browser.new_page()
     page.evaluate(LOAD, MODULE.read_text(encoding="utf-8"))
 
@@ -44,7 +44,7 @@ def ask(browser: Any) -> Iterator[Ask]:
 
 
 def sent(step: Any, carried: range = range(0), residual: bool = True) -> dict[str, Any]:
-    """A step or a matrix as `read` in the browser takes it."""
+    """Encode a step or a matrix for `read` in the browser."""
     if isinstance(step, Step):
         return sent(step.weights, step.carried, step.residual)
     single = step.dtype == torch.float32
@@ -102,7 +102,7 @@ def encoder_decoder() -> Trace:
 
 
 def merging() -> Trace:
-    """Layers of 8 positions, a step that joins them by twos, and a layer of 4, as in Swin."""
+    """Layers of 8 positions, a step that merges pairs, and a layer of 4, as in Swin."""
     rng = np.random.default_rng(6)
     joined = torch.zeros(4, 8)
     for i in range(4):
@@ -140,7 +140,7 @@ def test_receptive_fields(ask: Ask, dtype: torch.dtype) -> None:
     rng = np.random.default_rng(3)
     steps = [torch.tril(weights(rng, 9)).to(dtype), weights(rng, 5, 9).to(dtype)]
     steps[1][2] = 0  # a query that sees nothing
-    steps[1][:, 4] = 0  # a key that nobody sees
+    steps[1][:, 4] = 0  # a key that no query sees
     even = matrices(ask("maths.uniform(read(steps))", steps=all_sent(steps)))
     layer = matrices(ask("maths.layerwise(read(steps))", steps=all_sent(steps)))
     for step, ours, corrected in zip(steps, even, layer, strict=True):
@@ -256,7 +256,7 @@ def test_rank_correlation(ask: Ask, name: str) -> None:
 
 def test_rank_correlation_needs_pairs(ask: Ask) -> None:
     said = ask("(() => { try { maths.spearman([1, 2], [1]); } catch (error) { return error.message; } })()")
-    assert said == "rank correlation of 2 with 1 values: expected as many of both"
+    assert said == "rank correlation of 2 with 1 values: expected the same number of both"
 
 
 def opened(layers: Sequence[np.ndarray], carried: Sequence[range]) -> list[np.ndarray]:
@@ -270,13 +270,13 @@ def opened(layers: Sequence[np.ndarray], carried: Sequence[range]) -> list[np.nd
 def page_flow(
     ask: Ask, graph: list[dict[str, Any]], query: int, token: int, layer: int
 ) -> tuple[af.MaxFlow, dict[str, Any]]:
-    """The browser's answer, and the same as the library's class, for its validator and its paths."""
+    """Return the browser's answer, and the same as the library's class, for its validator and its paths."""
     answer = ask("maths.maxFlow(read(graph), end, query, token)", graph=graph, end=layer, query=query, token=token)
     edges = [
         np.reshape(np.array(e, float), (s["rows"], s["cols"])) for e, s in zip(answer["edges"], graph, strict=False)
     ]
     cut = tuple(CutEdge(e["step"], e["query"], e["key"], float(e["capacity"])) for e in answer["cut"])
-    value = float(answer["value"])  # whole numbers arrive as ints, larger than numpy's where they are large
+    value = float(answer["value"])  # whole numbers arrive as ints, which may be too large for numpy
     return af.MaxFlow(value, answer["gap"], cut, tuple(edges), query, token, layer), answer
 
 
@@ -323,7 +323,7 @@ def test_the_largest_flow_of_larger_graphs(ask: Ask, kind: str) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_cut_is_the_one_that_the_library_names(ask: Ask, seed: int) -> None:
-    """Where sums are exact, the minimum cut nearest to the token is one and the same for every maximum flow."""
+    """If sums are exact, the minimum cut nearest to the token is the same for every maximum flow."""
     A = dyadic(attention(np.random.default_rng(seed), 5, 9, sharpness=5.0, residual=0.3), bits=20)
     ours = check_flow(ask, list(A), 8, seed, 4)
     expected = af.max_flow(A, 8, seed, 4)

@@ -1,4 +1,4 @@
-"""Two texts beside each other in a real browser: every number is the library's."""
+"""Two texts compared in a real browser: every number is the library's."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def expected(pair: Any, method: str) -> list[tuple[float | None, float | None]]:
-    """Values of both texts, word by word, by the library."""
+    """Return the library's values of both texts, word by word."""
     model = af.load()
 
     def row(text: str) -> np.ndarray:
         if method == "answer_inputs":
-            # of two opposite answers, both texts are shown for or against the first
+            # If the answers are opposite, both texts are shown for or against the first.
             return model.trace(text, edges="answer").sources().row() * (1 if text == FIRST else -1)
         if method in ("raw", "rollout", "flow"):
             return getattr(model.trace(text), method)().values[-1, 0]
@@ -68,7 +68,7 @@ def test_words_stand_beside_each_other_with_the_librarys_values(browser: Any, bo
         assert selection(page)["m"] == "blank-out"
         answers = [model.trace(text).prediction.top[0] for text in (FIRST, SECOND)]
         head = page.locator(".pair-answer").inner_text()
-        assert head == f"{answers[0][0]} {answers[0][1]:.2f} → {answers[1][0]} {answers[1][1]:.2f}"
+        assert head == f"{answers[0][0]} {100 * answers[0][1]:.0f} % → {answers[1][0]} {100 * answers[1][1]:.0f} %"
         check_clean(page)
 
 
@@ -90,7 +90,7 @@ def test_what_changed_is_said_listed_and_shaded(browser: Any, both: tuple[Path, 
         )
         assert [row[0] for row in listed] == order[:8]
         check_numbers([row[3].replace("+", "") for row in listed], change[order[:8]])
-        page.get_by_role("button", name=f"and {len(order) - 8} more").click()
+        page.get_by_role("button", name=f"{len(order) - 8} more").click()
         assert page.locator(".pair-list tbody tr").count() == len(order)
         said = page.locator(".pair-change").inner_text()
         top = order[0]
@@ -101,7 +101,7 @@ def test_what_changed_is_said_listed_and_shaded(browser: Any, both: tuple[Path, 
             else f"{texts[0][top]} ({one}) became {texts[1][top]} ({other})"
         )
         assert said.startswith(f"What changed, for or against singular: {happened}".replace("-", "−"))
-        # orange above where a value falls, blue below where it rises; where one text alone has a word, there
+        # Orange above if a value falls, blue below if it rises; on its own side if only one text has the word.
         colours = columns.evaluate_all(
             "all => all.map(c => [...c.children].map(x => getComputedStyle(x).backgroundColor))"
         )
@@ -150,7 +150,7 @@ def test_a_saved_pair_opens_with_its_view(browser: Any, both: tuple[Path, Any], 
         download.value.save_as(tmp_path / "again.html")
     with opened(browser, tmp_path / "again.html") as page:
         assert page.locator("select[data-pick=m]").input_value() == "rollout"
-        assert page.locator('.choice [aria-pressed="true"]').all_inner_texts() == ["each by itself"]
+        assert page.locator('.choice [aria-pressed="true"]').all_inner_texts() == ["each text"]
         assert page.evaluate("document.querySelector('#attnflow').dataset.theme") == "dark"
 
 
@@ -174,7 +174,7 @@ def test_the_figure_holds_both_lines(browser: Any, both: tuple[Path, Any], tmp_p
 
 def test_the_browser_aligns_as_the_library_does(browser: Any) -> None:
     source = MODULE.read_text(encoding="utf-8")
-    start, end = source.index("// As attnflow.texts.alignment"), source.index("/** The name of a unit in")
+    start, end = source.index("// The same costs as attnflow"), source.index("/** Return the name of a unit in")
     page = browser.new_page()
     page.evaluate(
         """async source => {
@@ -230,7 +230,7 @@ def test_a_pair_is_drawn(browser: Any, both: tuple[Path, Any], width: int, theme
 def test_two_methods_of_one_text_stand_beside_each_other_as_shares(browser: Any, sentence: Case) -> None:
     apart = np.isin(
         np.arange(len(sentence.trace.tokens)), [0, len(sentence.trace.tokens) - 1]
-    )  # [CLS], which answers, and [EOS]
+    )  # [CLS], the query, and [EOS]
 
     def shares(values: np.ndarray) -> np.ndarray:
         return values / np.abs(values[~apart]).sum()
@@ -245,7 +245,7 @@ def test_two_methods_of_one_text_stand_beside_each_other_as_shares(browser: Any,
         said = page.locator(".pair-change").inner_text()
         assert said.startswith(f"They differ most on {sentence.trace.tokens[most]} (")
         page.get_by_label("compare with").select_option("flow")
-        assert page.locator(".pair-answer").inner_text() == "answer edges beside flow"
+        assert page.locator(".pair-answer").inner_text() == "answer edges and flow"
         assert selection(page)["c"] == "flow"
         page.get_by_label("compare with").select_option("")
         assert page.locator(".two-methods").is_hidden() and "c" not in selection(page)

@@ -1,4 +1,4 @@
-"""The page as a person uses it: keys, a screen reader, the address, themes, small windows."""
+"""Using the page: keys, a screen reader, the address, themes, small windows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_selection_in_the_address(browser: Any, sentence: Case, pieces: Case
         page.get_by_label("shade each layer").check()
         page.get_by_role("columnheader", name="flow").get_by_role("button").click()
         page.get_by_role("group", name="method of the map").get_by_role("button", name="flow").click()
-        page.get_by_role("group", name="edges").get_by_role("button", name="attention alone").click()
+        page.get_by_role("group", name="edges").get_by_role("button", name="attention only").click()
         page.get_by_role("tab", name="Heads").click()
         page.get_by_role("group", name="method of the heads").get_by_role("button", name="raw").click()
         page.locator('[data-head="2.3"]').click()
@@ -72,7 +72,7 @@ def test_one_selection_in_the_address(browser: Any, sentence: Case, pieces: Case
         choose(page, d=0)
         assert page.evaluate("location.hash.replace('#d=0', '')") == ""
     with opened(browser, sentence.path) as page:
-        # back to what it opened with, by hand: nothing is left in the address
+        # The initial choices, made by mouse, leave nothing in the address.
         page.locator('.query [data-q="2"]').click()
         page.get_by_role("tab", name="Heads").click()
         page.get_by_label("layer", exact=True).fill("0")
@@ -86,7 +86,7 @@ def test_one_selection_in_the_address(browser: Any, sentence: Case, pieces: Case
 
 
 def test_an_address_that_comes_while_another_is_being_written(browser: Any, sentence: Case) -> None:
-    """The page writes a selection a moment after it was made: a link that is followed in between is not lost."""
+    """The page writes a selection with a delay: a link followed in the meantime is not lost."""
     with opened(browser, sentence.path) as page:
         written = page.evaluate(
             """() => {
@@ -135,9 +135,9 @@ def test_an_address_from_elsewhere_breaks_nothing(browser: Any, sentence: Case, 
                     assert text == opening, fragment
 
             for i, fragment in enumerate(fragments):
-                go(page, fragment)  # the page stays and hears of it
+                go(page, fragment)  # without a reload
                 check(fragment)
-                if 2 <= i < 6 or case is decoder:  # and again from the start
+                if 2 <= i < 6 or case is decoder:  # once more after a reload
                     page.reload()
                     check(fragment)
                 if i < 2:
@@ -157,7 +157,7 @@ def test_keys(browser: Any, pieces: Case) -> None:
             settle(page)
             return selection(page)
 
-        # from the first moment, without a click
+        # No click is needed first.
         assert pressed("2", "ArrowDown") == {"v": "paths", "l": "2"}
         assert pressed("3", "ArrowDown", "ArrowDown") == {"v": "heads", "l": "1"}
         assert pressed("1", "ArrowUp", "ArrowUp", "ArrowUp") == {}
@@ -173,7 +173,7 @@ def test_keys(browser: Any, pieces: Case) -> None:
         assert pressed("s")["s"] == "0" and page.locator('.row[data-method="raw"] .tok').count() == 10
         for _ in range(20):
             page.keyboard.press("ArrowLeft")
-        assert pressed("ArrowLeft")["t"] == "1"  # special tokens are stepped over
+        assert pressed("ArrowLeft")["t"] == "1"  # skips special tokens
         assert "s" not in pressed("s")
         assert pressed("d")["theme"] == "dark"
         assert page.evaluate("document.querySelector('#attnflow').dataset.theme") == "dark"
@@ -182,15 +182,15 @@ def test_keys(browser: Any, pieces: Case) -> None:
         help_box = page.get_by_role("dialog")
         assert help_box.is_visible() and "previous or next token" in help_box.inner_text()
         before = selection(page)
-        page.keyboard.press("2")  # not while the list of keys is open
+        page.keyboard.press("2")  # ignored while the list of keys is open
         assert selection(page) == before
         page.keyboard.press("Escape")
         assert help_box.is_hidden()
-        # keys belong to the control that has them
+        # A focused control receives the keys.
         page.get_by_label("layer", exact=True).focus()
         assert pressed("ArrowLeft")["l"] == "2"
         page.locator(".query").focus()
-        assert "q" not in pressed("Home")  # [CLS], which it opened with
+        assert "q" not in pressed("Home")  # the initial query, [CLS]
         assert pressed("End")["q"] == "11"
         assert page.locator(".query").get_attribute("aria-activedescendant") == "q11"
         page.get_by_role("tab", name="Graph").focus()
@@ -245,7 +245,7 @@ CONTROLS = {
 
 
 def unnamed(page: Any) -> list[str]:
-    """Controls and pictures that a screen reader could not name, from the browser's own tree."""
+    """Return controls and pictures without an accessible name, from the browser's accessibility tree."""
     tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
     seen = [node for node in tree if not node["ignored"] and node["role"]["value"] in CONTROLS]
     assert len(seen) > 20
@@ -265,7 +265,7 @@ def test_what_a_screen_reader_finds(browser: Any, sentence: Case, pieces: Case, 
                 assert tab.count() == 1 and tab.inner_text() == name
                 assert page.get_by_role("tabpanel", name=name).is_visible()
                 assert tab.get_attribute("aria-controls") == page.get_by_role("tabpanel").get_attribute("id")
-                # a canvas is either named or decoration, and pictures have a table behind them
+                # A canvas is either named or decoration, and pictures have a table as well.
                 bare = page.evaluate(
                     "[...document.querySelectorAll('canvas')].filter(c => !c.ariaLabel && c.ariaHidden !== 'true').length"
                 )
@@ -285,7 +285,7 @@ def test_what_a_screen_reader_finds(browser: Any, sentence: Case, pieces: Case, 
 
 
 def texts_of(page: Any) -> list[tuple[str, str, str]]:
-    """Every visible text of the page with its colour and what is behind it."""
+    """Return every visible text of the page with its colour and its background."""
     return page.evaluate(
         """() => {
             const found = new Map(), walker = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
@@ -304,7 +304,7 @@ def texts_of(page: Any) -> list[tuple[str, str, str]]:
 
 @pytest.fixture(scope="module")
 def shades(saved: Any) -> Case:
-    """Every shade there is, of both hues."""
+    """Every shade, in both hues."""
     values = np.linspace(-1, 1, 511)
     n = len(values)
     result = TokenAttention(
@@ -324,7 +324,7 @@ def test_themes_and_contrast(browser: Any, shades: Case, sentence: Case, scheme:
         levels = np.array([lightness(token["back"]) for token in tokens])
         for half in (levels[255:], levels[255::-1]):  # from zero to one, and from zero to minus one
             away = half * (-1 if scheme == "light" else 1)
-            # of 256 stops some neighbours are one colour of eight bits
+            # With 256 stops, some neighbours round to the same eight-bit colour.
             assert len(half) == 256 and (np.diff(away[::2]) > 0.002).all() and (np.diff(away) > -1e-4).all()
     with opened(browser, sentence.path, color_scheme=scheme) as page:
         for view in ("graph", "paths", "heads"):
@@ -344,7 +344,7 @@ def test_themes_and_contrast(browser: Any, shades: Case, sentence: Case, scheme:
         settle(page)
         assert page.evaluate("getComputedStyle(document.querySelector('article')).backgroundColor") == paper
     with opened(browser, sentence.path, color_scheme=scheme) as page:
-        page.emulate_media(color_scheme=other)  # while it is open
+        page.emulate_media(color_scheme=other)  # while the page is open
         page.wait_for_function("theme => document.querySelector('#attnflow').dataset.theme === theme", arg=other)
         page.emulate_media(color_scheme=scheme)
 

@@ -1,4 +1,4 @@
-"""Every number of every view beside the library's."""
+"""Every number of every view, compared with the library's."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
 
 
 def test_shades_follow_the_values(browser: Any, sentence: Case) -> None:
-    """Lightness is a straight line in a token's share, from the lowest to the highest of its row or of all layers."""
+    """Lightness is linear in a token's share, from the lowest to the highest value of its row or of all layers."""
     trace = sentence.trace
     with opened(browser, sentence.path) as page:
         choose(page, l=4)
@@ -91,15 +91,15 @@ def test_shades_follow_the_values(browser: Any, sentence: Case) -> None:
                 found = [lightness(token["back"]) for token in shown[method]["tokens"]]
                 np.testing.assert_allclose(found, 0.985 + (0.36 - 0.985) * share, atol=0.012)
             shares = sentence.edges.row() / np.abs(sentence.edges.row()).max()
-            assert shares.min() < 0  # what speaks against the answer has a hue of its own
+            assert shares.min() < 0  # values against the answer have a hue of their own
             for share, token in zip(shares, shown["answer_inputs"]["tokens"], strict=True):
                 red, _, blue = (int(part) for part in re.findall(r"\d+", token["back"])[:3])
                 assert abs(share) < 0.05 or (red > blue) == (share < 0)
                 deepest = 0.42 if share < 0 else 0.36
                 assert lightness(token["back"]) == pytest.approx(0.985 + (deepest - 0.985) * abs(share), abs=0.012)
         legend = page.locator(".legend").inner_text()
-        assert "from 0 to the highest value of each method over all layers" in legend
-        assert legend.endswith("Brown: below 0, against the answer.")
+        assert "from 0 to the highest of each method over all layers" in legend
+        assert legend.endswith("Brown values are below 0 and count against the answer.")
 
 
 def test_sorting(browser: Any, sentence: Case) -> None:
@@ -127,7 +127,7 @@ def test_sorting(browser: Any, sentence: Case) -> None:
             page.keyboard.press("Enter")
             assert order() == sorted(range(len(row)), key=lambda i: (row[i], i))
             assert sorted_by() == {title: "ascending"}
-            assert page.evaluate("document.activeElement.dataset.sort") == name  # not thrown to the top of the page
+            assert page.evaluate("document.activeElement.dataset.sort") == name  # the focus stays
         page.get_by_role("columnheader", name="token").get_by_role("button").click()
         assert order() == list(range(len(values[0]))) and sorted_by() == {"token": "ascending"}
         page.get_by_role("columnheader", name="token").get_by_role("button").click()
@@ -182,7 +182,7 @@ def test_layers(browser: Any, sentence: Case) -> None:
                 f"L{i}" for i in range(1, 7)
             ]
             check_numbers([row[1:] for row in behind[1:]], whole[m][:, 0])
-        # of the drawing itself: the cell of the fourth token at L2
+        # In the drawing: the cell of the fourth token at L2.
         box = page.locator('figure[data-method="rollout"] svg').first
         box.scroll_into_view_if_needed()
         cell = box.locator("rect").nth(1 + 1 * len(trace.tokens) + 3).bounding_box()
@@ -239,7 +239,7 @@ def test_graph(browser: Any, sentence: Case) -> None:
         for line, edges in zip(lines[1:], wanted.values(), strict=True):
             drawn = sorted((e for e in edges if e[1] >= 0.004 * most), key=lambda e: -e[1])[:4]
             if not drawn:
-                assert line.endswith(": nothing drawn")
+                assert line.endswith(": nothing shown")
                 continue
             found = flows_shown(line.split(": ", 1)[1])
             assert [name for name, _ in found] == [name for name, _ in drawn]
@@ -254,7 +254,7 @@ def test_graph(browser: Any, sentence: Case) -> None:
             check(lines, amounts, level, position)
             assert told_line.inner_text() == " · ".join(lines)
         page.mouse.move(5, 5)
-        # the same by keyboard, from the query's state on
+        # The same by keyboard, starting at the query's state.
         page.locator("svg.graph").focus()
         assert told_line.inner_text().startswith("[CLS] at L6")
         for key, level, position in (
@@ -270,7 +270,7 @@ def test_graph(browser: Any, sentence: Case) -> None:
         page.keyboard.press("Enter")
         settle(page)
         assert selection(page) == {"q": "1", "l": "5"}
-        assert page.evaluate("document.activeElement.tagName") == "svg"  # and the next arrow goes on from there
+        assert page.evaluate("document.activeElement.tagName") == "svg"  # the next arrow continues from there
         amounts = carried(graph, 1, 4)
         page.keyboard.press("ArrowDown")
         check(told_line.inner_text().split(" · "), amounts, 4, 1)
@@ -329,7 +329,7 @@ def test_a_sentence_names_the_bottleneck_first(browser: Any, sentence: Case) -> 
             if len(cut) > 1 and all((edge.layer, edge.query) == (layer - 1, query) for edge in cut):
                 kind = "query"
                 assert says == (
-                    f"The bottleneck is {name[query]} itself: its {count} edges at L{layer} are full, and all of it "
+                    f"The bottleneck is {name[query]} itself: its {count} edges at L{layer} are full, so all of it "
                     f"could come from {name[token]}."
                 )
             elif len(cut) > 1 and all((edge.layer, edge.key) == (0, token) for edge in cut):
@@ -351,7 +351,7 @@ def test_where_flow_tells_no_token_from_another_a_sentence_says_so(browser: Any,
     assert np.allclose(af.flow(af.attention_graph(np.full((5, 2, 6, 6), 1 / 6)), 2, layers=4), 1)
     with opened(browser, even.path, "#v=paths&q=2&l=5") as page:
         says = page.locator(".bottleneck")
-        assert says.inner_text().startswith("Flow cannot tell tokens apart here: 6 of 6 get the same. ")
+        assert says.inner_text().startswith("Flow cannot tell tokens apart here: 6 of 6 have the same value. ")
         assert not page.locator('[data-view="paths"] .scroll').is_visible() and not page.locator(".paths").is_visible()
         page.get_by_role("button", name="show the paths").click()
         assert page.locator(".paths tbody tr").count() == 5
@@ -433,7 +433,7 @@ def test_heads_are_ranked_as_the_library_ranks_them(browser: Any, sentence: Case
             choose(page, v="heads", q=2, t=4, r="pair")
             expected = trace.rank_heads([(2, 4)])
             assert [row["head"] for row in as_json(page, "ranking")] == [score.name for score in expected]
-            page.get_by_role("button", name=f"and {len(expected) - 5} more", exact=True).click()
+            page.get_by_role("button", name=f"{len(expected) - 5} more", exact=True).click()
             assert page.locator(".ranking tbody tr").count() == len(expected)
             page.locator(".ranking").get_by_role("button", name=expected[1].name, exact=True).click()
             settle(page)
@@ -443,7 +443,7 @@ def test_heads_are_ranked_as_the_library_ranks_them(browser: Any, sentence: Case
     assert len(set(sentence.trace.tokens)) == len(sentence.trace.tokens)
     with opened(browser, sentence.path, "#v=heads&r=same") as page:
         says = page.locator(".ranking").inner_text()
-        assert says == "No token here has such a token to look at."
+        assert says == "No token in this text has a matching token to look at."
     tokens, weights = list("abacbad"), np.random.default_rng(0).dirichlet(np.ones(7), size=(2, 3, 7)).astype(np.float32)
     with opened(browser, saved("twice", of_weights(weights, tokens)).path, "#v=heads") as page:
         for name in ("same", "induction"):
@@ -509,7 +509,7 @@ def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
         check_paths(page, words.graph(), 2, 3, 3, words.tokens, ["L1", "L2", "L3"])
         page.get_by_role("group", name="unit").get_by_role("button", name="subwords").click()
         settle(page)
-        # back to the first subword of the word that was asked about
+        # The query is the first subword of the word that was selected.
         assert page.locator('.query [aria-selected="true"]').inner_text() == "u"
         assert page.get_by_label("input token").input_value() == str(groups[3][0])
 
@@ -545,19 +545,19 @@ def test_what_a_reader_must_know_stands_with_the_numbers(
             expected = [note for result in (*sentence.worth, *results) for note in result.reliability]
             notes = page.locator(".notes li").all_inner_texts()
             assert notes[0] == (
-                f"answer edges: what the answer ({answer}) takes from each token, as a share of all that speaks for it; below 0 "
-                "is what speaks against it."
+                f"answer edges: what each token contributes to the answer ({answer}), as a share of its total support; values "
+                "below 0 count against it."
             )
             assert notes[1] == (
-                f"gradient and blank-out: how much the answer ({answer}) moves with a token, up or down; gradient is the length "
+                f"gradient and blank-out: how much the answer ({answer}) changes with a token, up or down; gradient is the length "
                 "of the derivative; blank-out puts the unk token in its place."
             )
             assert page.locator(".notes .reliability").all_inner_texts() == notes[2:] == expected
-        assert "at its bound for" in expected[0], "the last layer is where flow has reached its bound"
+        assert "at its upper bound for" in expected[0], "the last layer is where flow has reached its bound"
     with opened(browser, pieces.path, "#u=words") as page:
-        assert "A word has the sum of what its pieces get" in page.locator(".notes").inner_text()
+        assert "A word gets the sum of its pieces" in page.locator(".notes").inner_text()
     with opened(browser, decoder.path) as page:
-        assert "mostly tell the position" in page.locator(".notes").inner_text()
+        assert "mostly show the position" in page.locator(".notes").inner_text()
         choose(page, f="ratio")
         assert "Ratio: 1 is what uniform attention" in page.locator(".notes").inner_text()
 
@@ -606,7 +606,7 @@ def test_the_page_says_what_a_sink_takes(browser: Any, tmp_path: Path) -> None:
 
 
 def test_what_was_not_computed_is_no_number_and_no_shade(browser: Any, tmp_path: Path) -> None:
-    """Blank-out of a long text as far as its time went: the rest is empty, not zero, wherever it is shown."""
+    """Blank-out of a long text covers what its time allowed: the rest is empty, not zero, wherever it is shown."""
     tokenizer = byte_level()
     shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256}
     model = af.wrap(hf("GPT2LMHeadModel", vocab_size=len(tokenizer), **shape)(), tokenizer)
@@ -627,7 +627,7 @@ def test_what_was_not_computed_is_no_number_and_no_shade(browser: Any, tmp_path:
         assert back == {"rgb(255, 255, 255)"}
         cells = [row[-1] for row in table_of(page, ".numbers table")[1:]]
         assert all((cell == "–") == (i not in there) for i, cell in enumerate(cells))
-        flow = column(rows, "flow")  # as another test compares it with the library's
+        flow = column(rows, "flow")  # another test compares it with the library
         rho = [float(title.split(": ")[1]) for title, _ in rows_of(page)["flow"]["rho"]]
         assert rho[1] == pytest.approx(spearman(flow[there], np.array([blank[i] for i in there])), rel=1e-12)
         head = page.get_by_role("columnheader", name="blank-out").get_by_role("button")
@@ -637,10 +637,10 @@ def test_what_was_not_computed_is_no_number_and_no_shade(browser: Any, tmp_path:
             assert order[:8] == sorted(there, key=lambda i: blank[i], reverse=not up)
         said = page.locator(".notes").inner_text()
         assert (
-            f"Blank-out of the 8 highest of {len(blank)} by answer_rows" in said
+            f"Blank-out covers only the 8 highest of {len(blank)} by answer_rows" in said
             and 'importance="full" computes all.' in said
         )
-        assert "Without a whole sentence the answer" in said
+        assert "The sentence that matters most to the answer" in said
         page.get_by_label("method", exact=True).select_option("blank-out")
         settle(page)
         assert "NaN" not in page.locator(".attnflow").inner_text()

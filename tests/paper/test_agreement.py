@@ -1,4 +1,4 @@
-"""Readers of agreement data: what they read, and what they say of files that cannot be used."""
+"""Readers of agreement data: their results, and their errors for files that cannot be used."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def linzen(**changes: str) -> str:
 def test_the_columns_of_agreement(tmp_path: Path, ending: str) -> None:
     path = write(tmp_path, f"a.tsv{ending}", f"{HEADER}\n{ROW}\n")
     (found,) = agreement.read(path)
-    # A quotation mark in a word is a word's, not the file's.
+    # A quotation mark belongs to its word, not to the file's syntax.
     assert found.words == ("the", "keys", "to", "the", '"safe')
     assert found == Example(found.words, "plural", ("DT", "NNS", "IN", "DT", "NN"), "are", 1, 1, "train")
 
@@ -54,7 +54,7 @@ def test_the_published_linzen_file_counts_from_one(tmp_path: Path) -> None:
     (found,) = agreement.read(write(tmp_path, "l.tsv.gz", linzen()))
     assert found.words == ("the", "keyz", "to", "the", "cabinet") and found.words[found.subject or 0] == "keyz"
     assert (found.number, found.verb, found.attractors, found.split) == ("plural", "are", 1, "test")
-    # In the published file rare words are already tags; from the words and tags we get the same.
+    # In the published file rare words are already tags; words and tags together give the same.
     assert as_tokens(found, {"the", "to", "cabinet", "NNS"}) == LINZEN["sentence"].split()[:5]
 
 
@@ -119,7 +119,7 @@ def changed(column: str, value: str) -> str:
         (changed("attractors", "-2"), "a.tsv, line 2: attractors is '-2'; expected a count, 0 or more"),
         (linzen(verb_pos="VBD"), "a.tsv, line 2: verb_pos is 'VBD'; expected one of 'VBZ', 'VBP'"),
         (linzen(verb_index="8"), "a.tsv, line 2: verb_index is '8'; expected a word's index, 1 to 7"),
-        (linzen(verb_index="1"), "a.tsv, line 2: verb_index is 1, so no word stands before the verb; expected at least 2"),
+        (linzen(verb_index="1"), "a.tsv, line 2: verb_index is 1, so there is no word before the verb; expected at least 2"),
         (linzen(subj_index="6"), "a.tsv, line 2: subj_index is '6'; expected a word's index, 1 to 5"),
         (linzen(pos_sentence="DT NN"), "a.tsv, line 2: 7 words and 2 tags; expected one tag for each word"),
     ],
@@ -143,10 +143,13 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         ("9\tis\tare\t0", "s.gold, line 1: the verb index is '9'; expected a word's index, 0 to 2"),
         (
             "0\tis\tare\t0",
-            "s.gold, line 1: the verb index is 0, so no word stands before the verb; expected at least 1",
+            "s.gold, line 1: the verb index is 0, so there is no word before the verb; expected at least 1",
         ),
-        ("2\tis\tare", "s.gold, line 1: it has 3 columns; expected verb index, right form, wrong form and attractors"),
-        ("2\tran\trun\t0", "'ran' and 'run' are no singular and plural of one verb; expected such as 'is' and 'are'"),
+        ("2\tis\tare", "s.gold, line 1 has 3 columns; expected verb index, right form, wrong form and attractors"),
+        (
+            "2\tran\trun\t0",
+            "'ran' and 'run' are not the singular and plural of one verb; expected forms such as 'is' and 'are'",
+        ),
         ("2\tis\tare\t0\n1\tis\tare\t0", "s.text has 1 lines and s.gold has 2: expected the same number"),
     ],
 )
@@ -160,7 +163,7 @@ def test_subsets_that_cannot_be_used(tmp_path: Path, gold: str, says: str) -> No
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"there is no file .*none\.tsv': expected UTF-8 text, plain or packed as \.gz, \.xz"
+        InputError, match=r"there is no file .*none\.tsv': expected UTF-8 text, plain or compressed as \.gz, \.xz"
     ):
         agreement.read(tmp_path / "none.tsv")
     (tmp_path / "a.tsv.xz").write_bytes(b"not compressed")
@@ -188,9 +191,11 @@ def test_downloads_say_what_failed_and_check_the_hash(tmp_path: Path) -> None:
     page = write(tmp_path, "page.html", "<html>").as_uri()
     path, found = data_files.download_linzen(tmp_path / "to", urls=[page, here])
     assert len(agreement.read(path)) == 1 and len(found) == 64
-    with pytest.raises(InputError, match=f"has the SHA-256 {found}: expected abc; fetch it again"):
+    with pytest.raises(InputError, match=f"has the SHA-256 {found}: expected abc; download it again"):
         data_files.download_linzen(tmp_path / "to", sha256="abc", urls=[here])
-    with pytest.raises(InputError, match=r"cannot be fetched from .*it sent a page, not a gzip file.*give its path"):
+    with pytest.raises(InputError, match=r"cannot be downloaded from .*it sent a page, not a gzip file.*give its path"):
         data_files.download_linzen(tmp_path / "other", urls=[page])
-    with pytest.raises(InputError, match=r"connect to the network, or fetch agr_50_mostcommon_10K\.tsv\.gz elsewhere"):
+    with pytest.raises(
+        InputError, match=r"connect to the network, or download agr_50_mostcommon_10K\.tsv\.gz elsewhere"
+    ):
         data_files.download_linzen(tmp_path / "other", urls=[(tmp_path / "none.gz").as_uri()])

@@ -1,4 +1,4 @@
-"""The pronoun sentences of Figure 4 and beyond: what the loaders read and refuse, and what is counted."""
+"""The pronoun sentences of Figure 4 and others: loading, refusals and counts."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ def test_winogender_has_the_answer_in_the_order_of_the_sentence(tmp_path):
     ("text", "said"),
     [
         ("sentence\n", "line 1: 'sentence': expected the columns sentid and sentence"),
-        ("sentid\tsentence\nplumber.tenant.2.male.txt\tThe plumber left.\n", "line 2: .* is no row of Winogender"),
-        ("sentid\tsentence\nplumber.tenant.0.male.txt\n", "line 2: .* is no row of Winogender"),
+        ("sentid\tsentence\nplumber.tenant.2.male.txt\tThe plumber left.\n", "line 2: .* is not a Winogender row"),
+        ("sentid\tsentence\nplumber.tenant.0.male.txt\n", "line 2: .* is not a Winogender row"),
         (
             "sentid\tsentence\nplumber.tenant.0.male.txt\tThe plumber left the tenant her tools.\n",
-            "line 2: .*expected a male pronoun and no other",
+            "line 2: .*expected exactly one male pronoun",
         ),
-        ("sentid\tsentence\n", "there is no sentence"),
+        ("sentid\tsentence\n", "contains no sentence"),
     ],
 )
 def test_rows_that_are_no_rows_of_winogender_are_named(tmp_path, text, said):
@@ -132,7 +132,7 @@ def test_files_that_cannot_be_read_say_so(tmp_path):
     with pytest.raises(InputError, match=r"there is no file .*: expected UTF-8 text"):
         read_winobias(tmp_path / "none.txt")
     with pytest.raises(
-        InputError, match=r"holds no file of WinoBias: expected names like pro_stereotyped_type1.txt.test"
+        InputError, match=r"contains no WinoBias file: expected names like pro_stereotyped_type1.txt.test"
     ):
         read_winobias(tmp_path)
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe1")
@@ -165,8 +165,8 @@ def test_what_a_prediction_implies(genders, male, female):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("no slot", ("no", "slot")), r"has \[MASK\] 0 times: expected it once"),
-        (("[MASK] a b b", ("a", "b")), "the candidate 'b' stands 2 times"),
+        (("no slot", ("no", "slot")), r"contains \[MASK\] 0 times: expected it once"),
+        (("[MASK] a b b", ("a", "b")), "the candidate 'b' occurs 2 times"),
         (("[MASK] a b", ("a", "a")), "expected two different words"),
         (("[MASK] a b", ("a", "b"), ("man", None)), "expected 'male', 'female' or None"),
         (("[MASK] a b", ("a", "b"), (None, None), "plural"), "kind='plural': expected one of 'subject'"),
@@ -185,7 +185,7 @@ def measured(genders, referent, weights, p=(0.6, 0.2), text="Mary convinced John
 def test_shares_ties_and_what_says_nothing():
     rows = agreement(
         [
-            measured(("female", "male"), 0, [[0.1, 0.3], [0.3, 0.1]]),  # says male: John
+            measured(("female", "male"), 0, [[0.1, 0.3], [0.3, 0.1]]),  # predicts male: John
             measured(("female", "male"), 1, [[0.1, 0.3], [0.2, 0.2 + 1e-15]]),
             measured((None, "male"), 1, [[0.3, 0.1], [0.1, 0.3]]),
             measured((None, None), None, [[0.3, 0.1], [0.1, 0.3]]),
@@ -276,7 +276,7 @@ def test_male_and_female_variants_are_one_sentence(model, tmp_path):
     assert [(r.view, r.layer) for r in rows] == [(v, l) for v in ("raw", "rollout", "flow") for l in range(3)]
     assert all(r.count + r.ties == 3 for r in rows)
     first = {(r.view, r.layer, r.against): r.agree for r in found.rows}
-    assert first["rollout", 0, "referent"] == first["flow", 0, "referent"]  # the same numbers at the first layer
+    assert first["rollout", 0, "referent"] == first["flow", 0, "referent"]  # equal at the first layer
     assert json.loads(json.dumps(found.to_dict()))["sentences"] == {"WinoBias type 1": 3}
 
 

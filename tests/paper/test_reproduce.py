@@ -1,4 +1,4 @@
-"""The embedded model, and the tables and figures of the paper: on small files made here; the real ones are results."""
+"""The embedded model, and the tables and figures of the paper, on small files made here."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_show_what_tokens_are_worth(model: Any, attnflow: Any) -> None:
     out = attnflow("show", "--method", "gradient").out
     assert out.startswith("class: 'singular'") and "gradient" in out
     err = attnflow("show", "--method", "gradient", "--words", status=2).err
-    assert "method gradient is about tokens and the model's answer: --words, --query" in err
+    assert "method gradient explains the model's answer by its tokens: leave out --words, --query" in err
 
 
 def correlation(x: Any, y: Any) -> float:
@@ -210,7 +210,7 @@ def test_the_papers_own_tables() -> None:
     assert tables.papers_claims("table2") == holds
     assert tables.papers_claims("table3")["ahead"] == "contradicted"
     for rows in paper.TABLES.values():
-        assert rows["rollout"][0] == rows["flow"][0]  # the same at L1, by definition
+        assert rows["rollout"][0] == rows["flow"][0]  # equal at L1, by definition
 
 
 def test_over_all_seeds() -> None:
@@ -223,6 +223,7 @@ def test_over_all_seeds() -> None:
     assert found[1]["mean"]["low"] < found[1]["mean"]["mean"] < found[1]["mean"]["high"]
 
 
+@pytest.mark.long
 def test_commands(attnflow: Any, monkeypatch: pytest.MonkeyPatch, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     out = tmp_path / "out"
@@ -260,6 +261,7 @@ def test_a_layer_whose_attention_ranks_nothing_is_a_gap(data: Path) -> None:
     assert "rollout L6 − raw L6 does not exist" in shown
 
 
+@pytest.mark.long
 def test_table3_and_figure4(attnflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     transformers.utils.logging.disable_progress_bar()
@@ -275,7 +277,7 @@ def test_table3_and_figure4(attnflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "winogender" / "all_sentences.tsv").write_text(ROWS)
     given = ("--data", str(tmp_path), "--models", str(tmp_path / "models"), "-o", str(tmp_path / "out"))
     shown = attnflow("reproduce", "table3", *given).out
-    assert "| rollout, ours |" in shown and "3 texts" in shown  # of two layers, so without the paper's beside them
+    assert "| rollout, ours |" in shown and "3 texts" in shown  # two layers only, so the paper's rows are left out
     shown = attnflow("reproduce", "figure4", *given).out
     assert "The author talked to Sara about [MASK] book" in shown
     assert "WinoBias type 1, agreement with the prediction" in shown and "gender-neutral" in shown
@@ -288,14 +290,14 @@ def test_table3_and_figure4(attnflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_
     [
         (("reproduce", "table9"), "'table9': expected some of table1, table2, table3, figure1, figure2, figure3, figure4; or all"),
         (("reproduce", "table1", "--data", "nowhere"), "there is no 'nowhere': expected a folder with the data, or a file of examples"),
-        (("reproduce", "table1", "--data", "."), "the folder '.' has none of agreement.tsv, agr_50_mostcommon_10K.tsv (or .xz, .gz) in it"),
-        (("reproduce", "table1", "--seeds", "x"), "seeds 'x': expected numbers from 0 with commas between them"),
+        (("reproduce", "table1", "--data", "."), "the folder '.' contains none of agreement.tsv, agr_50_mostcommon_10K.tsv (or .xz, .gz)"),
+        (("reproduce", "table1", "--seeds", "x"), "seeds 'x': expected integers from 0 separated by commas"),
         (("reproduce", "table1", "--seeds", "0,0"), "--seeds [0, 0]: expected each seed once"),
-        (("reproduce", "figure2", "--recipe", "authors"), "there is no trained model in 'reproduction/models/verb-number-authors-seed0': train the recipe 'authors' with seed 0 into it, or reproduce table1 first"),
-        (("reproduce", "table3"), "give --data, a folder with test.tsv (or .xz, .gz) in it"),
-        (("reproduce", "table3", "--data", "."), "the folder '.' has no test.tsv (or .xz, .gz) in it"),
-        (("reproduce", "all", "-m", "x"), "--model is for one of table3 and figure4"),
-        (("train", "sst2", "--base", "x", "-o", "y"), "give --data, a folder with test.tsv"),
+        (("reproduce", "figure2", "--recipe", "authors"), "there is no trained model in 'reproduction/models/verb-number-authors-seed0': train the recipe 'authors' with seed 0 there, or reproduce table1 first"),
+        (("reproduce", "table3"), "give --data, a folder that contains test.tsv (or .xz, .gz)"),
+        (("reproduce", "table3", "--data", "."), "the folder '.' does not contain test.tsv (or .xz, .gz)"),
+        (("reproduce", "all", "-m", "x"), "--model works for either table3 or figure4"),
+        (("train", "sst2", "--base", "x", "-o", "y"), "give --data, a folder that contains test.tsv"),
         (("train", "verb-number", "--data", "nowhere", "-o", "y"), "there is no 'nowhere'"),
     ],
 )  # fmt: skip
@@ -319,6 +321,36 @@ def test_a_page_needs_results(tmp_path: Path) -> None:
 
 def test_the_page_is_made_from_the_results() -> None:
     assert reproduction.page(RESULTS) == (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    tables = reproduction.data(RESULTS)
+    assert sorted(tables) == ["pronouns.csv", "tables.csv"]
+    assert all((RESULTS / name).read_text(encoding="utf-8") == text for name, text in tables.items())
+
+
+def test_the_page_shows_the_numbers_of_the_results() -> None:
+    page, result = reproduction.page(RESULTS), json.loads((RESULTS / "table1.json").read_text())
+    cells = " | ".join(f"{cell['mean']['mean']:.2f}" for cell in result["all"]["text"]["flow"])
+    assert f"| flow, ours | {cells} |" in page.split("## Table 2")[0]
+    rows = (RESULTS / "tables.csv").read_text().splitlines()
+    assert len(rows) == 1 + 5 * 3 * 3 * 6, "five results of three readings, three views and six layers"
+    first = result["all"]["text"]["raw"][0]["mean"]
+    assert rows[1].startswith(f"table1,best,text,raw,1,0.69,0.27,{first['mean']:.4f},{first['low']:.4f}")
+    assert len(page.split()) <= 3800
+
+
+def test_the_first_sentence_on_the_claims_is_what_the_verdicts_say() -> None:
+    """If the results change, so must that sentence."""
+    assert "**Most hold for models trained as the authors did. With little dropout only" in reproduction.page(RESULTS)
+
+    def share(recipe: str, claim: str) -> float:
+        results = [json.loads((RESULTS / f"{table}{recipe}.json").read_text()) for table in ("table1", "table2")]
+        verdicts = [
+            run["claims"][r][claim]["verdict"] for x in results for run in x["runs"] for r in ("text", "authors")
+        ]
+        asked = [verdict for verdict in verdicts if verdict != "cannot be asked"]
+        return asked.count("holds") / len(asked)
+
+    assert all(share("-authors", claim) > 0.5 for claim in paper.CLAIMS)
+    assert [claim for claim in paper.CLAIMS if share("", claim) > 0.5] == ["end"]
 
 
 def test_other_sentences_stand_on_the_page_layer_by_layer(tmp_path: Path) -> None:

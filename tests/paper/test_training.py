@@ -1,4 +1,4 @@
-"""The loop that all trainings share, and the three trainings themselves, on toy data."""
+"""The training loop, and the three trainings, on toy data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOUNS = ("key", "box", "cat", "dog")
 
 
 def examples(count: int, seed: int) -> list[Example]:
-    """The first noun is the subject; a noun of either number follows. "zqs" and "zq" are too rare for the vocabulary."""
+    """Return sentences whose first noun is the subject, with another noun after it; "zq…" words are too rare to be known."""
     draw = random.Random(seed)
     found = []
     for i in range(count):
@@ -74,10 +74,11 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str,
     return data, folder / "model", report
 
 
+@pytest.mark.long
 def test_learns_a_rule_past_the_nearest_noun(toy: tuple[Path, Path, dict[str, Any]]) -> None:
     _, folder, report = toy
     assert report["accuracy"]["test"]["all"]["accuracy"] > 0.85
-    assert report["accuracy"]["test"]["1"]["accuracy"] > 0.8  # the nearest noun alone would have 0
+    assert report["accuracy"]["test"]["1"]["accuracy"] > 0.8  # the nearest noun alone would give 0
     assert report["accuracy"]["test"]["4+"] == {"accuracy": None, "count": 0, "interval": None}
     assert json.loads((folder / "training.json").read_text(encoding="utf-8")) == report
     stages = [json.loads(line)["stage"] for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -193,9 +194,10 @@ def weights(folder: Path) -> dict[str, Any]:
 
 
 class Killed(Exception):
-    """Stands for kill -9: nothing after it runs."""
+    """Stands in for kill -9: nothing after it runs."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ["best", "authors"])
 def test_seeds_fix_everything_and_a_killed_run_ends_as_one_that_was_not(tmp_path: Path, recipe: str) -> None:
     data = write(tmp_path, count=128, held=20)
@@ -214,7 +216,7 @@ def test_seeds_fix_everything_and_a_killed_run_ends_as_one_that_was_not(tmp_path
         run("killed", say=killer)
     said: list[str] = []
     resumed = run("killed", say=said.append)
-    assert "verb-number: going on from step 2 of 6" in said
+    assert "verb-number: resuming from step 2 of 6" in said
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert not all(torch.equal(whole[name], other[name]) for name in whole)
     steps = [json.loads(line)["step"] for line in (tmp_path / "killed" / "log.jsonl").read_text().splitlines()]
@@ -232,7 +234,7 @@ def test_checkpoints_of_another_training_are_refused(tmp_path: Path) -> None:
 
     run({"a": 1})
     with pytest.raises(
-        InputError, match=r"is of a training with other settings or data: give another folder, or delete it"
+        InputError, match=r"is from a training with different settings or data: give another folder, or delete it"
     ):
         run({"a": 2})
     (tmp_path / "checkpoint-s.pt").write_bytes(b"half a file")
@@ -273,10 +275,10 @@ def test_schedules() -> None:
     [
         ({"recipe": "worst"}, "recipe='worst': expected one of 'plain', 'best', 'authors'"),
         ({"speed": 1}, "unknown setting 'speed': expected one of 'layers', 'heads'"),
-        ({"device": "cuda:77"}, "device='cuda:77' is not here: expected one of 'cpu'"),
+        ({"device": "cuda:77"}, "device='cuda:77' is not available: expected one of 'cpu'"),
         (
             {"teachers": ["nowhere"]},
-            "the teacher 'nowhere' is no folder of a model: expected one that train_encoder wrote",
+            "the teacher 'nowhere' is not a model folder: expected one written by train_encoder",
         ),
     ],
 )
@@ -337,7 +339,7 @@ def test_sst2(tmp_path: Path) -> None:
         ("text\tlabel\na\t1\n", "has no column 'sentence': it has 'text', 'label'; expected tab-separated columns"),
         ("sentence\tlabel\na\t2\n", "x.tsv, line 2: label is '2'; expected 0 (negative) or 1 (positive)"),
         ("sentence\tlabel\n \t1\n", "x.tsv, line 2: the sentence is empty; expected at least one word"),
-        ("sentence\tlabel\na\t1\nb\t1\n", "has 2 lines of one class only: expected both 0 and 1"),
+        ("sentence\tlabel\na\t1\nb\t1\n", "has 2 lines of only one class: expected both 0 and 1"),
     ],
 )
 def test_sst2_files_that_cannot_be_used(tmp_path: Path, text: str, says: str) -> None:
@@ -346,7 +348,7 @@ def test_sst2_files_that_cannot_be_used(tmp_path: Path, text: str, says: str) ->
         sst2.read(tmp_path / "x.tsv")
     assert says in str(caught.value)
     with pytest.raises(
-        InputError, match=r"has no dev\.tsv, dev\.tsv\.xz or dev\.tsv\.gz: give the folder that has them"
+        InputError, match=r"does not contain dev\.tsv, dev\.tsv\.xz or dev\.tsv\.gz: give the folder that does"
     ):
         data_files.data_file(tmp_path, "dev.tsv")
 
@@ -361,17 +363,17 @@ def test_masked_lm(tmp_path: Path) -> None:
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     (tmp_path / "empty.txt").write_text("\n \n", encoding="utf-8")
-    with pytest.raises(InputError, match="has no text: expected one sentence a line"):
+    with pytest.raises(InputError, match="has no text: expected one sentence per line"):
         masked_lm.read(tmp_path / "empty.txt")
 
 
 def test_a_folder_is_for_one_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot make the folder"):
+    with pytest.raises(InputError, match="cannot create the folder"):
         training.claim(tmp_path / "file")
     (tmp_path / "done").mkdir()
     (tmp_path / "done" / "training.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a finished training: give another one, or delete it"):
+    with pytest.raises(InputError, match="contains a finished training: give another folder, or delete it"):
         training.claim(tmp_path / "done")
     fcntl = pytest.importorskip("fcntl", reason="no locks on this system")
     (tmp_path / "busy").mkdir()
@@ -380,6 +382,6 @@ def test_a_folder_is_for_one_training(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="another job is writing to"):
             training.claim(tmp_path / "busy")
     training.claim(tmp_path / "busy")
-    training.claim(tmp_path / "busy")  # this process has it
+    training.claim(tmp_path / "busy")  # this process owns it
     training.finish(tmp_path / "busy", {}, torch.device("cpu"))
     assert not (tmp_path / "busy" / ".lock").exists()

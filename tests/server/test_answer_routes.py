@@ -1,4 +1,4 @@
-"""Answers and edits over real connections: an answer that grows, what it loses without a source, and a word taken out."""
+"""Answers and edits over real connections: growing answers, leaving out sources, and removing words."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server(writer: Served) -> Iterator[Server]:
 
 
 def ended(server: Server, body: dict[str, Any]) -> str:
-    """The path of an answer's job, once it has ended."""
+    """Return the path of an answer's job, once it has ended."""
     at = f"/api/jobs/{ask(server, 'POST', '/api/answers', body).json['id']}"
     until(lambda: ask(server, "GET", at).json["state"] not in ("queued", "running"))
     return at
@@ -52,7 +52,7 @@ def test_an_answer_is_what_the_library_answers(server: Server, writer: Served) -
     expected = writer.model.answer(MESSAGES, max_new_tokens=5)
     assert ask(server, "GET", f"{at}/result").json == plain(document_of(expected, "sentence", 0, None))
     assert ask(server, "GET", at).json["partials"] >= 1
-    assert ask(server, "GET", f"{at}/partial").body == ask(server, "GET", f"{at}/result").body  # all is known
+    assert ask(server, "GET", f"{at}/partial").body == ask(server, "GET", f"{at}/result").body
     at = ended(server, {"model": "writer", "text": PROMPT, "answer": "the rusty key"})
     expected = writer.model.answer(MESSAGES, answer="the rusty key")
     assert ask(server, "GET", f"{at}/result").json == plain(document_of(expected, "sentence", 0, None))
@@ -61,12 +61,12 @@ def test_an_answer_is_what_the_library_answers(server: Server, writer: Served) -
 def test_the_answer_so_far_is_there_while_it_is_written(
     server: Server, writer: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # every token is published
+    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # publish every token
     step, go = threading.Event(), threading.Event()
     page_of = writing.page_of
 
     def stepwise(answer: Any, *method: Any) -> Any:
-        if len(answer.ids) == 3:  # the first two are published by now
+        if len(answer.ids) == 3:  # by now, the first two are published
             step.set()
             go.wait(20)
         return page_of(answer, *method)
@@ -109,9 +109,9 @@ def test_an_answer_is_cancelled_while_it_is_written(
     until(lambda: ask(server, "GET", at).json["state"] == "cancelled")
     assert ask(server, "GET", at).json["done"] < 100
     known = ask(server, "GET", f"{at}/partial")
-    assert (known.status, known.error) == (409, f"the job is cancelled, and nothing is known of its result: see {at}")
+    assert (known.status, known.error) == (409, f"the job is cancelled, and there is no partial result: see {at}")
     monkeypatch.undo()
-    at = ended(server, {"model": "writer", "text": "a b", "tokens": 2})  # the model is whole, and the queue goes on
+    at = ended(server, {"model": "writer", "text": "a b", "tokens": 2})  # the model still works, and so does the queue
     assert ask(server, "GET", at).json["state"] == "done"
 
 
@@ -129,7 +129,7 @@ def test_what_an_answer_loses_without_a_part_of_its_prompt(
     monkeypatch.setattr(writer.model, "answer", lambda *_, **__: pytest.fail("the answer is kept"))
     assert ask(server, "POST", "/api/leave-out", {**asked, "span": [0, 4], "unit": "word", "number": 0}).status == 200
     for more, sentence in (
-        ({"number": 9}, "there are 3 units, and none has the number 9: expected 0 to 2"),
+        ({"number": 9}, "unit 9 does not exist: there are 3 units, expected 0 to 2"),
         ({"span": [3, 5]}, "span [3, 5]: expected the first and the last token of a part of the answer, from 0 to 4"),
         ({"span": [3, 1]}, "span [3, 1]: expected the first and the last token of a part of the answer, from 0 to 4"),
         ({"unit": "document"}, "the prompt has no documents"),
@@ -143,21 +143,21 @@ def test_answers_that_cannot_be(server: Server) -> None:
     answer = ask(server, "POST", "/api/answers", {"model": "verb-number", "text": "the key"})
     assert (answer.status, answer.error) == (
         422,
-        "the model 'verb-number' answers no prompts: /api/explain explains what it reads, /api/models says which do",
+        "the model 'verb-number' does not answer prompts: use /api/explain, or a model that does (see /api/models)",
     )
     answer = ask(server, "POST", "/api/answers", {"model": "writer", "text": "x" * 5000, "answer": "y" * 200})
     assert (answer.status, answer.error) == (
         413,
-        "the text has 5,200 characters and this server takes 5,120: shorten it",
+        "the text has 5,200 characters, and this server accepts 5,120: shorten it",
     )
     for more, sentence in (
         (
             {"text": "key " * 130},
-            r"the prompt has \d+ tokens and this server takes 128 with its answer: shorten it, or",
+            r"the prompt has \d+ tokens, and this server accepts 128 including the answer: shorten it, or",
         ),
         (
             {"text": "key " * 20, "answer": "key " * 100},
-            r"the prompt has \d+ tokens, the answer \d+, and this server ta",
+            r"the prompt has \d+ tokens, the answer \d+, and this server ac",
         ),
         ({"text": " "}, r".* empty"),
     ):
@@ -166,7 +166,7 @@ def test_answers_that_cannot_be(server: Server) -> None:
         assert state["state"] == "failed"
         assert re.match(sentence, state["error"]), state["error"]
     answer = ask(server, "POST", "/api/answers", {"model": "writer", "text": "key", "tokens": 0})
-    assert answer.error == "the field 'tokens' cannot be used: it should be greater than or equal to 1"
+    assert answer.error == "the field 'tokens' is not valid: it should be greater than or equal to 1"
 
 
 def test_a_long_answer_ends_where_the_server_says(server: Server, writer: Served) -> None:
@@ -227,7 +227,7 @@ def test_an_edit_takes_no_more_than_a_text_does(server: Server) -> None:
     body = {"model": "writer", "text": "the key", "word": 1, "replacement": "key " * 200}
     answer = ask(server, "POST", "/api/edits", body)
     assert answer.status == 413
-    assert re.match(r"the text has \d+ tokens and this server takes 128: shorten it, or", answer.error), answer.error
+    assert re.match(r"the text has \d+ tokens, and this server accepts 128: shorten it, or", answer.error), answer.error
 
 
 def test_a_word_of_several_tokens_of_a_decoder(server: Server, writer: Served) -> None:
@@ -246,15 +246,13 @@ def test_edits_that_cannot_be(server: Server) -> None:
     answer = ask(server, "POST", "/api/edits", {"model": "verb-number", "text": "the key", "word": 2})
     assert (answer.status, answer.error) == (422, "word 2: the text has 2 words, expected a number from 0 to 1")
     answer = ask(server, "POST", "/api/edits", {"model": "verb-number", "text": "the key", "pair": "a", "word": 0})
-    assert answer.error == ("the model 'verb-number' takes no edit: one text of a model that reads one can be edited")
+    assert answer.error == ("the model 'verb-number' cannot edit this input: expected one text and a text model")
     answer = ask(server, "POST", "/api/edits", {"model": "verb-number", "text": "the", "word": 0})
     assert (answer.status, answer.error) == (422, "the text '' is empty: expected at least one word")
     answer = ask(server, "POST", "/api/edits", {"model": "verb-number", "text": "the key", "target": "a", "word": 0})
-    sentence = "the model 'verb-number' has no decoder that writes a target: leave target out"
+    sentence = "the model 'verb-number' has no decoder: leave target out"
     assert (answer.status, answer.error) == (422, sentence)
-    with pytest.raises(
-        af.errors.InputError, match=r"^word 1, 'Key', does not stand in the text as the tokenizer writes"
-    ):
+    with pytest.raises(af.errors.InputError, match=r"^word 1, 'Key', is not in the text as the tokenizer spells it"):
         edits.word_range("the key", ["the", "Key"], 1)
 
 
@@ -296,5 +294,5 @@ def test_a_given_answer_that_is_too_long_is_refused_before_the_model_runs(monkey
     monkeypatch.setattr(writing, "read_prompt", lambda model, prompt: prompt.split())
     request = SimpleNamespace(model="m", text="a b c", answer="cat " * 300, tokens=5)
     job = SimpleNamespace(progress=lambda *told: None)
-    with pytest.raises(Refusal, match="the prompt has 3 tokens, the answer 300, and this server takes 128"):
+    with pytest.raises(Refusal, match="the prompt has 3 tokens, the answer 300, and this server accepts 128"):
         writing.answered(Writer(), request, 128, None, job)  # type: ignore[arg-type]

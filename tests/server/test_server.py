@@ -1,4 +1,4 @@
-"""The web app, asked over real connections: most of what can go wrong is about bytes, time and who asks."""
+"""The web app over real connections: most failures concern bytes, time and origins."""
 
 from __future__ import annotations
 
@@ -55,16 +55,14 @@ from helpers.small_tokenizers import wordpiece  # noqa: E402
 transformers.utils.logging.set_verbosity_error()
 
 TEXT = "the key to the cabinets"
-UNEXPECTED = (
-    "something went wrong in the server, and its log says what: this is a fault of attnflow, not of your request"
-)
+UNEXPECTED = "something went wrong in the server: this is a bug in attnflow, not in your request; see the server's log"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def command() -> Iterator[subprocess.Popen[str]]:
-    """The command in a process of its own, started first, because it takes seconds that the other tests can use.
+    """Start the command in its own process, early, because that takes seconds.
 
-    It serves twice: first a computation that notices when it is cancelled, then one that never does.
+    It serves twice: first a computation that notices its cancellation, then one that never does.
     """
     script = textwrap.dedent("""
         import signal, time
@@ -135,7 +133,7 @@ def server(embedded: Served, vision: Served, translator: Served) -> Iterator[Ser
 
 
 class Slow:
-    """In place of `explain`: works on until it is let go or cancelled, as a long text would."""
+    """Stands in for `explain`: runs until released or cancelled, like a long text."""
 
     def __init__(self) -> None:
         self.started, self.release, self.cancelled = threading.Event(), threading.Event(), threading.Event()
@@ -170,7 +168,7 @@ def png(width: int = 48, height: int = 40) -> bytes:
 
 
 def claims(width: int, height: int) -> bytes:
-    """A PNG of a hundred bytes that says it is large."""
+    """Return a PNG of a hundred bytes that claims to be large."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -215,7 +213,7 @@ def test_a_text_with_its_target(server: Server, translator: Served) -> None:
     answer = ask(server, "POST", "/api/explain", {**asked, "model": "verb-number"})
     assert (answer.status, answer.error) == (
         422,
-        "target is for encoder-decoder models, and this is none: leave it out",
+        "target is for encoder-decoder models, and this model is not one: leave it out",
     )
 
 
@@ -303,6 +301,7 @@ def test_what_is_not_a_number_is_null(server: Server, monkeypatch: pytest.Monkey
     assert answer.body == b'{"a":[null,1.5,[null]],"b":{"c":null},"n":"NaN"}'
 
 
+@pytest.mark.long
 def test_a_hundred_requests_at_once_get_what_they_would_get_one_by_one(server: Server, embedded: Served) -> None:
     words = ["the", "key", "keys", "to", "cabinet", "cabinets", "near", "of"]
     rng = np.random.default_rng(0)
@@ -344,7 +343,7 @@ def test_a_job_from_its_place_in_the_queue_to_its_result(server: Server, slow: S
         "id": first.json["id"], "state": "running", "position": 0, "stage": "blank-out", "done": 3, "total": 7, "partials": 0, "error": None,
     }  # fmt: skip
     early = ask(server, "GET", f"{at}/result")
-    assert (early.status, early.error) == (409, f"the job is running: ask again when {at} says done")
+    assert (early.status, early.error) == (409, f"the job is running: try again when {at} says done")
     slow.release.set()
     after = f"/api/jobs/{second.json['id']}"
     until(lambda: ask(server, "GET", after).json["state"] == "done")
@@ -388,7 +387,7 @@ def test_the_page_is_there_before_flow_and_importance_are(
     }
     assert early["importance"] == whole["importance"][:1] and len(whole["importance"]) == 3
     assert early["methods"]["subwords"]["flow"] is None and whole["methods"]["subwords"]["flow"] is not None
-    assert early["leftOut"] == [*whole["leftOut"], "Flow is being computed, and comes when it is there."]
+    assert early["leftOut"] == [*whole["leftOut"], "Flow is still being computed."]
 
 
 def test_a_short_request_need_not_wait_for_a_long_one(server: Server, embedded: Served, slow: Slow) -> None:
@@ -399,7 +398,7 @@ def test_a_short_request_need_not_wait_for_a_long_one(server: Server, embedded: 
     rows = ask(server, "POST", "/api/rows", {"model": "verb-number", "text": TEXT, "unit": "words", "query": 5})
     assert rows.json == plain(document.rows(embedded.model.trace(TEXT, keep_heads=True), "words", 5))
     bad = ask(server, "POST", "/api/rows", {"model": "verb-number", "text": TEXT, "unit": "words", "query": 99})
-    assert bad.status == 422  # and what fails there is no failure of the long one
+    assert bad.status == 422  # a failed request does not affect the long one
     states = [ask(server, "GET", f"/api/jobs/{job['id']}").json for job in (first, second)]
     assert [(state["state"], state["position"]) for state in states] == [("running", 0), ("queued", 1)]
     slow.release.set()
@@ -421,7 +420,7 @@ def test_cancelling_a_running_job_and_one_that_waits(server: Server, slow: Slow)
     assert slow.cancelled.is_set() and slow.texts == ["the key"]
     for at in (running, waiting):
         answer = ask(server, "GET", f"{at}/result")
-        assert (answer.status, answer.error) == (409, "the job was cancelled: send it again")
+        assert (answer.status, answer.error) == (409, "the job was cancelled: send the request again")
 
 
 def test_a_failed_job_says_why(server: Server) -> None:
@@ -452,7 +451,7 @@ def test_a_full_queue_says_so_and_the_event_loop_answers_meanwhile(embedded: Ser
         for path in ("/api/jobs", "/api/explain"):
             answer = ask(server, "POST", path, asked)
             assert (answer.status, answer.headers["retry-after"]) == (503, "5")
-            assert answer.error == "2 requests are waiting, as many as may: try again in some seconds"
+            assert answer.error == "the queue is full (2 requests are waiting): try again in a few seconds"
         assert ask(server, "GET", "/api/models").status == 200 and not slow.cancelled.is_set()  # the first still runs
         ask(server, "DELETE", f"/api/jobs/{first.json['id']}")
         until(lambda: len(slow.texts) == 2)
@@ -471,7 +470,7 @@ def test_finished_jobs_are_forgotten_by_number_size_and_age() -> None:
     assert list(jobs.known) == ids[2:]
     large = finished(95)
     assert list(jobs.known) == [large]
-    larger = finished(500)  # the newest stays, however large: somebody is about to ask for it
+    larger = finished(500)  # the newest stays, however large, because its client is about to fetch it
     assert list(jobs.known) == [larger]
     until(lambda: not jobs.known, seconds=2)  # without any request
     with pytest.raises(Refusal, match=r"^there is no job") as problem:
@@ -489,7 +488,7 @@ def test_a_job_that_nobody_knows(server: Server) -> None:
         answer = ask(server, method, path)
         assert answer.status == 404
         assert answer.error == (
-            "there is no job 'no': finished jobs are forgotten after 10 minutes, or sooner when there are many"
+            "there is no job 'no': finished jobs are deleted after 10 minutes, or sooner if there are many"
         )
 
 
@@ -517,7 +516,7 @@ def test_a_fault_outside_of_computations_looks_the_same(
     monkeypatch.setattr(Service, "known", broken)
     with caplog.at_level(logging.ERROR):
         answer = ask(server, "GET", "/api/models")
-        until(lambda: caplog.records)  # it is answered first
+        until(lambda: caplog.records)  # the response comes first
     assert (answer.status, answer.error) == (500, UNEXPECTED)
     assert [(record.getMessage(), str(record.exc_info[1])) for record in caplog.records if record.exc_info] == [
         ("GET /api/models failed", "secret in /home/somebody")
@@ -532,10 +531,10 @@ def test_a_long_text_is_refused_before_the_model_reads_it(
     answer = ask(server, "POST", "/api/explain", {"model": "verb-number", "text": "the " * 5121})
     assert (answer.status, answer.error) == (
         413,
-        "the text has 20,484 characters and this server takes 20,480: shorten it",
+        "the text has 20,484 characters, and this server accepts 20,480: shorten it",
     )
     answer = ask(server, "POST", "/api/jobs", {"model": "verb-number", "text": "the ", "target": "a" * 20477})
-    assert answer.error == "the text has 20,481 characters and this server takes 20,480: shorten it"
+    assert answer.error == "the text has 20,481 characters, and this server accepts 20,480: shorten it"
     answer = ask(server, "POST", "/api/explain", {"model": "verb-number", "text": "the " * 600})
     assert answer.status == 422
     assert answer.error.startswith("the text has 602 tokens and the model takes")
@@ -545,11 +544,11 @@ def test_a_long_text_is_refused_before_the_model_reads_it(
             answer = ask(small, "POST", path, {"model": "verb-number", "text": TEXT, **more})
             assert answer.status == 413
             assert answer.error == (
-                "the text has 7 tokens and this server takes 6: shorten it, or have the server started with a higher limit"
+                "the text has 7 tokens, and this server accepts 6: shorten it, or restart the server with a higher limit"
             )
         both = {"model": "translator", "text": "the key", "target": "the key"}
         assert ask(small, "POST", "/api/explain", both).error.startswith(
-            "the text has 8 tokens and this server takes 6:"
+            "the text has 8 tokens, and this server accepts 6:"
         )
 
 
@@ -569,7 +568,7 @@ def test_a_text_that_is_cut_if_asked(server: Server, embedded: Served) -> None:
 def test_a_large_request_is_refused_whether_it_says_its_length_or_not(embedded: Served) -> None:
     with serving([embedded], Limits(tokens=6)) as server:
         most = Limits(tokens=6).body(images=False)
-        sentence = f"the request is larger than {most:,} bytes: send a shorter text, or a smaller image"
+        sentence = f"the request is larger than {most:,} bytes: send a shorter text or a smaller image"
         body = json.dumps({"model": "verb-number", "text": "the"}).encode()
         assert ask(server, "POST", "/api/explain", body.ljust(most)).status == 200
         answer = ask(server, "POST", "/api/explain", body.ljust(most + 1))
@@ -580,7 +579,7 @@ def test_a_large_request_is_refused_whether_it_says_its_length_or_not(embedded: 
             answer = answered(line.getresponse())
         assert (answer.status, answer.error) == (413, sentence)
         with closing(http.client.HTTPConnection("127.0.0.1", port(server), timeout=30)) as line:
-            line.putrequest("POST", "/api/explain")  # none of the body has to come
+            line.putrequest("POST", "/api/explain")  # the server does not wait for the body
             line.putheader("Content-Type", "application/json")
             line.putheader("Content-Length", str(10**12))
             line.endheaders()
@@ -603,7 +602,7 @@ def test_a_body_without_end_is_read_only_so_far(embedded: Served) -> None:
 
 
 def test_slow_headers_are_given_up(embedded: Served, slow: Slow) -> None:
-    """Also those of a connection's second request; a computation may take longer."""
+    """This includes a connection's second request; a computation may take longer."""
     with serving([embedded], Limits(header_seconds=0.5)) as server:
         head = f"GET /api/models HTTP/1.1\r\nHost: 127.0.0.1:{port(server)}\r\n".encode()
         with ExitStack() as stack:
@@ -642,7 +641,7 @@ def test_a_slow_body_holds_nobody_and_is_given_up(server: Server) -> None:
         response.begin()
         answer = answered(response)
     assert answer.status == 408
-    assert answer.error == "the body did not come within 0.4 seconds: send it faster, or less of it"
+    assert answer.error == "the body did not arrive within 0.4 seconds: send a smaller one"
 
 
 @pytest.mark.parametrize(
@@ -650,23 +649,23 @@ def test_a_slow_body_holds_nobody_and_is_given_up(server: Server) -> None:
     [
         ("***", "the image is not base64: expected a PNG or JPEG file, encoded in base64"),
         ("é", "the image is not base64: expected a PNG or JPEG file, encoded in base64"),
-        (base64_of(b"no image"), "the image cannot be read: expected a whole PNG or JPEG file, encoded in base64"),
+        (base64_of(b"no image"), "the image cannot be read: expected a complete PNG or JPEG file, encoded in base64"),
         (
             base64_of(b"GIF89a" + png()),
-            "the image cannot be read: expected a whole PNG or JPEG file, encoded in base64",
+            "the image cannot be read: expected a complete PNG or JPEG file, encoded in base64",
         ),
-        (base64_of(png()[:-200]), "the image cannot be read: expected a whole PNG or JPEG file, encoded in base64"),
+        (base64_of(png()[:-200]), "the image cannot be read: expected a complete PNG or JPEG file, encoded in base64"),
         (
             base64_of(claims(5000, 5000)),
-            "the image has more than 16,777,216 pixels: make it smaller, the model does too",
+            "the image has more than 16,777,216 pixels: resize it",
         ),
         (
             base64_of(claims(12000, 12000)),
-            "the image has more than 16,777,216 pixels: make it smaller, the model does too",
+            "the image has more than 16,777,216 pixels: resize it",
         ),
         (
             base64_of(claims(60000, 60000)),
-            "the image has more than 16,777,216 pixels: make it smaller, the model does too",
+            "the image has more than 16,777,216 pixels: resize it",
         ),
     ],
 )
@@ -679,13 +678,13 @@ def test_an_image_of_many_bytes(server: Server) -> None:
     answer = ask(server, "POST", "/api/explain", {"model": "eye", "image": "A" * (12 << 20)})
     assert (answer.status, answer.error) == (
         413,
-        "the request is larger than 11,496,104 bytes: send a shorter text, or a smaller image",
+        "the request is larger than 11,496,104 bytes: send a shorter text or a smaller image",
     )
 
 
 def test_a_text_is_never_taken_for_the_path_of_an_image(server: Server, tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(png())
-    expected = "the model 'eye' reads images: give image, a PNG or JPEG file in base64, and no text"
+    expected = "the model 'eye' reads images: give image (a PNG or JPEG file in base64), and no text"
     for given in ({"text": str(tmp_path / "picture.png")}, {"text": "a", "image": base64_of(png())}, {}):
         answer = ask(server, "POST", "/api/explain", {"model": "eye", **given})
         assert (answer.status, answer.error) == (422, expected)
@@ -700,7 +699,7 @@ def test_only_models_of_the_start_can_be_asked(server: Server) -> None:
     for name in ("bert-base-uncased", "/etc", str(Path(af.__file__).parent / "paper" / "verb-number"), ""):
         answer = ask(server, "POST", "/api/explain", {"model": name, "text": TEXT})
         assert answer.status == 404
-        assert answer.error.endswith("here: expected one of 'verb-number', 'eye', 'translator'")
+        assert answer.error.endswith(": expected one of 'verb-number', 'eye', 'translator'")
 
 
 @pytest.mark.parametrize(
@@ -736,13 +735,16 @@ def test_a_link_elsewhere_may_lead_to_the_page(server: Server) -> None:
     link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
     assert ask(server, "GET", "/", **link).status == 200
     answer = ask(server, "GET", "/", **{**link, "Sec_Fetch_Dest": "iframe"})
-    assert answer.error == "the request comes from a page elsewhere: only the server's own page may ask"
+    assert answer.error == "the request comes from another page: only the server's own page may send requests"
     answer = ask(server, "GET", "/", Origin="http://evil.example")
-    assert answer.error == "the request comes from a page of 'http://evil.example': only the server's own page may ask"
+    assert (
+        answer.error
+        == "the request comes from a page on 'http://evil.example': only the server's own page may send requests"
+    )
     at = port(server)
     answer = ask(server, "GET", "/", Host="evil.example")
     assert answer.error == (
-        f"the Host header is 'evil.example': this server answers to 127.0.0.1:{at}, localhost:{at}, [::1]:{at}"
+        f"the Host header is 'evil.example': expected one of 127.0.0.1:{at}, localhost:{at}, [::1]:{at}"
     )
 
 
@@ -785,29 +787,29 @@ def test_every_answer_carries_what_browsers_should_know(server: Server) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "sentence"),
     [
-        (b"{", 422, "the body is not JSON: expected one object, as /openapi.json describes it"),
-        (b"", 422, "the body is not a JSON object: expected one, as /openapi.json describes it"),
-        (b"[]", 422, "the body is not a JSON object: expected one, as /openapi.json describes it"),
+        (b"{", 422, "the body is not JSON: expected one object; see /openapi.json"),
+        (b"", 422, "the body is not a JSON object: expected one; see /openapi.json"),
+        (b"[]", 422, "the body is not a JSON object: expected one; see /openapi.json"),
         (
             b"[" * 60000,
             400,
-            "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
+            "the body is not readable JSON: expected one object; see /openapi.json",
         ),
         (
             b"\xff\xfe{",
             400,
-            "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
+            "the body is not readable JSON: expected one object; see /openapi.json",
         ),
-        ({}, 422, "the field 'model' is missing: /openapi.json says what is expected"),
-        ({"model": "m", "txt": "a"}, 422, "the field 'txt' is not known: /openapi.json lists those that are"),
-        ({"model": "m", "text": 3}, 422, "the field 'text' cannot be used: it should be a valid string"),
-        ({"model": "m", "query": "2"}, 422, "the field 'query' cannot be used: it should be a valid integer"),
-        ({"model": "m", "query": True}, 422, "the field 'query' cannot be used: it should be a valid integer"),
-        ({"model": "m", "query": -1}, 422, "the field 'query' cannot be used: it should be greater than or equal to 0"),
+        ({}, 422, "the field 'model' is missing; see /openapi.json"),
+        ({"model": "m", "txt": "a"}, 422, "unknown field 'txt': see /openapi.json for the known fields"),
+        ({"model": "m", "text": 3}, 422, "the field 'text' is not valid: it should be a valid string"),
+        ({"model": "m", "query": "2"}, 422, "the field 'query' is not valid: it should be a valid integer"),
+        ({"model": "m", "query": True}, 422, "the field 'query' is not valid: it should be a valid integer"),
+        ({"model": "m", "query": -1}, 422, "the field 'query' is not valid: it should be greater than or equal to 0"),
         (
             {"model": "m", "importance": ["shapley"]},
             422,
-            "the field 'importance.0' cannot be used: it should be 'gradient' or 'blank-out'",
+            "the field 'importance.0' is not valid: it should be 'gradient' or 'blank-out'",
         ),
     ],
 )
@@ -827,10 +829,13 @@ def test_half_a_character_is_refused(server: Server) -> None:
 
 
 def test_paths_that_are_not_there(server: Server) -> None:
-    assert ask(server, "GET", "/docs").error == "there is nothing at '/docs': GET /api lists what there is"
+    assert ask(server, "GET", "/docs").error == "there is nothing at '/docs': see GET /api for a list of routes"
     assert ask(server, "GET", "/redoc").status == ask(server, "GET", "/api/models/").status == 404
     answer = ask(server, "DELETE", "/api/models")
-    assert (answer.status, answer.error) == (405, "'/api/models' does not take DELETE: GET /api lists what there is")
+    assert (answer.status, answer.error) == (
+        405,
+        "'/api/models' does not accept DELETE: see GET /api for a list of routes",
+    )
 
 
 def test_the_api_describes_itself(server: Server) -> None:
@@ -848,7 +853,7 @@ def test_the_api_describes_itself(server: Server) -> None:
                 if status >= "400":
                     assert answer["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
     lines = ask(server, "GET", "/api").body.decode().splitlines()
-    assert "DELETE /api/jobs/{id}          Cancel a job: at once if it waits, else at its next step." in lines
+    assert "DELETE /api/jobs/{id}          Cancel a job: at once if it is waiting, otherwise at its next step." in lines
     assert len(lines) == 16
 
 
@@ -860,7 +865,7 @@ def test_the_browser_is_opened_at_the_address_that_is_told(
     with serving([embedded], browser=True) as server:
         until(lambda: opened)
         assert opened == [server.address]
-        assert capsys.readouterr() == ("", f"attnflow: verb-number at {server.address} (Ctrl+C stops it)\n")
+        assert capsys.readouterr() == ("", f"attnflow: verb-number at {server.address} (press Ctrl+C to stop)\n")
     with serving([embedded]):
         time.sleep(0.05)
     assert len(opened) == 1
@@ -902,9 +907,10 @@ def test_whoever_waits_is_told_that_the_server_stops(embedded: Served, monkeypat
     assert not server.jobs.thread.is_alive()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM for a single child process")
 def test_a_server_from_its_start_to_its_end(command: subprocess.Popen[str]) -> None:
-    """Twice in one process, with a computation under way when the signal comes: one that notices, and one that does not."""
+    """Twice in one process, with a computation running at the signal: one that notices, and one that does not."""
     body = json.dumps({"model": "verb-number", "text": TEXT})
     assert command.stdout is not None and command.stderr is not None
     for stop in (signal.SIGTERM, signal.SIGINT):
@@ -914,7 +920,7 @@ def test_a_server_from_its_start_to_its_end(command: subprocess.Popen[str]) -> N
             assert line == "attnflow: other machines can reach 0.0.0.0, and there is no password\n"
         line = command.stderr.readline()
         assert line.startswith("attnflow: verb-number at http://127.0.0.1:")
-        assert line.endswith("/ (Ctrl+C stops it)\n")
+        assert line.endswith("/ (press Ctrl+C to stop)\n")
         running: Any = SimpleNamespace(address=line.split()[3])
         assert b"<title>attnflow</title>" in ask(running, "GET", "/").body
         with closing(http.client.HTTPConnection("127.0.0.1", port(running), timeout=30)) as waiting:
@@ -931,7 +937,9 @@ def test_a_taken_port_is_one_sentence_and_status_2() -> None:
         taken = str(sock.getsockname()[1])
         command = [sys.executable, "-m", "attnflow", "serve", "--port", taken]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    sentence = f"attnflow: port {taken} is taken: give another with --port, or --port 0 for any free one\n"
+    sentence = (
+        f"attnflow: port {taken} is already in use: give another one with --port, or --port 0 to pick a free one\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
 
 
@@ -940,20 +948,21 @@ def test_a_port_that_is_taken_and_hosts_that_are_not_here() -> None:
         taken = sock.getsockname()[1]
         assert taken > 0
         with pytest.raises(
-            InputError, match=f"^port {taken} is taken: give another with --port, or --port 0 for any free one$"
+            InputError, match=f"^port {taken} is already in use: give another one with --port, or --port 0 to pick a"
         ):
             commands.listen("127.0.0.1", taken)
     with pytest.raises(
-        InputError, match=r"^host '192\.0\.2\.1' is not an address of this machine: expected 127\.0\.0\.1, for example$"
+        InputError,
+        match=r"^--host '192\.0\.2\.1' is not an address of this machine: expected, for example, 127\.0\.0\.1$",
     ):
         commands.listen("192.0.2.1", 0)
-    with pytest.raises(InputError, match=r"^host 'a b' is not known: expected 127\.0\.0\.1, or a name or address of"):
+    with pytest.raises(InputError, match=r"^unknown --host 'a b': expected 127\.0\.0\.1, or a name or address of"):
         commands.listen("a b", 0)
 
 
 def test_a_taken_port_is_told_before_models_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "load_models", lambda *_, **__: pytest.fail("a model was loaded"))
-    with closing(commands.listen("127.0.0.1", 0)) as sock, pytest.raises(InputError, match="is taken"):
+    with closing(commands.listen("127.0.0.1", 0)) as sock, pytest.raises(InputError, match="is already in use"):
         commands.serve(port=sock.getsockname()[1])
 
 
@@ -967,11 +976,11 @@ def test_names_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert commands.name_and_folder("mine=./bert") == ("mine", "./bert")
     assert commands.name_and_folder("a=b") == ("a=b", "a=b")
     for given in ("=bert", "mine="):
-        with pytest.raises(InputError, match=f"^model '{given}': expected a folder, a hub id, or NAME=FOLDER$"):
+        with pytest.raises(InputError, match=f"^--model '{given}': expected a folder, a hub id, or NAME=FOLDER$"):
             commands.name_and_folder(given)
     with pytest.raises(
         InputError,
-        match=r"^two models are named 'bert', 'bert' and './bert': give one another name, with -m NAME=FOLDER$",
+        match=r"^two models are named 'bert', 'bert' and './bert': rename one of them with -m NAME=FOLDER$",
     ):
         commands.load_models(["bert", "./bert"], device=None, dtype="auto")
 
@@ -992,7 +1001,7 @@ def test_models_that_cannot_be_served_say_so_at_the_start() -> None:
     for main in ("input_values", "input_features"):
         ear = SimpleNamespace(model=SimpleNamespace(main_input_name=main), config=None)
         with pytest.raises(
-            InputError, match=r"^the model 'ear' reads audio: the web app takes models of text and of images$"
+            InputError, match=r"^the model 'ear' reads audio: the web app supports text and image models only$"
         ):
             served("ear", ear)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="wrapped without a tokenizer"):

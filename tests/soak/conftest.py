@@ -1,4 +1,4 @@
-"""A corpus, what one machine makes of it, and a cluster that all tests share, since starting one takes seconds."""
+"""Share a corpus, its results on one machine, and a Ray cluster, which takes seconds to start."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ WORDS = ("the", "a", "key", "keys", "cabinet", "cabinets", "author", "authors", 
 
 @pytest.fixture(scope="session")
 def ray_home() -> Iterator[Path]:
-    """Where Ray keeps sockets and logs. The paths of sockets have to be short, so that pytest's own folder will not do."""
+    """The folder for Ray's sockets and logs; pytest's own path is too long for a socket."""
     home = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     (home / "token").write_text(secrets.token_hex(32))
     (home / "token").chmod(0o600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", str(home))
-        patch.setenv("RAY_AUTH_MODE", "token")  # with a token of our own: by default Ray makes one in the user's home
+        patch.setenv("RAY_AUTH_MODE", "token")  # by default Ray would create a token in the user's home
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "token"))
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setenv(
-            "OMP_WAIT_POLICY", "passive"
-        )  # threads that spin take each other's cores where several processes run
+        patch.setenv("OMP_WAIT_POLICY", "passive")  # spinning threads would block the cores of other processes
         yield home
     shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def cluster(ray_home: Path) -> Iterator[tuple[str, int]]:
-    """Address of a cluster with two cores, and the process that has started all others of it. Ray takes our word for it
-    that there are GPUs: workers that ask for them get them, and run on the CPU."""
+    """The address of a cluster with two cores, and its head process.
+
+    Its GPUs are only declared: workers that request them run on the CPU.
+    """
     start = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", "0", "--num-cpus", str(CORES),
         "--num-gpus", str(GPUS), "--include-dashboard", "false", "--disable-usage-stats", "--temp-dir", str(ray_home),
@@ -53,7 +53,7 @@ def cluster(ray_home: Path) -> Iterator[tuple[str, int]]:
         yield address.read_text().strip(), head.pid
     finally:
         started = below(head.pid)
-        head.kill()  # asked to end, it would take half a minute
+        head.kill()  # a clean shutdown takes half a minute
         head.wait()
         for pid in started.keys() & processes().keys():
             os.kill(pid, signal.SIGKILL)

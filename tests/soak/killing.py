@@ -1,7 +1,7 @@
-"""Runs a corpus job that is killed again and again, and compares what is left in the end with an undisturbed run.
+"""Kill a corpus job again and again, and compare its final output with an undisturbed run.
 
-python killing.py FOLDER --kills 50: at random moments. --steps: also at each step of writing, one after another. The job
-runs in a fork of this process, which has loaded the libraries, so that a kill costs no import.
+python killing.py FOLDER --kills 50 kills at random moments; --steps also kills at each step of writing. The job runs in a
+fork of this process, which has loaded the libraries, so that a kill costs no import.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORDS = ("the", "key", "to", "cabinets", "near", "old", "doors", "of", "a", "hou
 
 
 def texts(count: int, seed: int) -> list[str]:
-    """Some of them fail: a blank line, bytes that are no text, one that is too long for the model."""
+    """Return texts, some of which fail: a blank line, invalid bytes, one that is too long for the model."""
     draw = random.Random(seed)
     lines = [" ".join(draw.choices(WORDS, k=draw.randint(1, 12))) for _ in range(count)]
     lines[7], lines[50], lines[101] = "", "caf\udce9 in the house", " ".join(WORDS * 40)
@@ -43,7 +43,10 @@ def job(folder: Path, output: Path) -> int:
 
 
 def forked(folder: Path, output: Path, at: int | None = None) -> int:
-    """Starts the job in a fork. at: it kills itself at this step of writing; see `Steps`."""
+    """Start the job in a fork.
+
+    at: the step of writing at which it kills itself; see `Steps`.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -61,7 +64,7 @@ def forked(folder: Path, output: Path, at: int | None = None) -> int:
 
 
 class Steps:
-    """Counts what writing does to the disk, and kills this process at one step; it leaves half of what it was to write."""
+    """Counts the steps of writing to the disk, and kills this process at one of them, halfway through a write."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -90,7 +93,7 @@ def timed(folder: Path, output: Path) -> float:
 
 
 def ended(pid: int) -> int:
-    """The exit status of a fork; negative for a signal."""
+    """Return the exit status of a fork; negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -99,7 +102,7 @@ def whole(folder: Path) -> dict[str, bytes]:
 
 
 def check_valid(output: Path) -> int:
-    """Whatever a kill left: every part that the manifest has is there, and whole. Returns how many there are."""
+    """Check that every part in the manifest is there and complete, and return how many there are."""
     manifest = output / "_manifest.jsonl"
     lines = manifest.read_bytes().split(b"\n")[:-1] if manifest.exists() else []
     done = [line["part"] for line in map(json.loads, lines[1:]) if "part" in line]
@@ -112,8 +115,8 @@ def main(folder: Path, kills: int, steps: int, seed: int) -> dict[str, object]:
     lines = texts(TEXTS, seed)
     data = "\n".join(lines).encode(errors="surrogateescape") + b"\n"
     (folder / "texts.txt").write_bytes(data)
-    torch.set_num_threads(1)  # so that there are no threads that a fork would lose
-    attnflow.load()  # its imports are the longest part of a start
+    torch.set_num_threads(1)  # a fork would lose other threads
+    attnflow.load()  # its imports are the longest part of the start
     took = min(timed(folder, folder / name) for name in ("expected", "again"))
     expected = whole(folder / "expected")
     assert whole(folder / "again") == expected
@@ -137,13 +140,13 @@ def main(folder: Path, kills: int, steps: int, seed: int) -> dict[str, object]:
         if ended(pid) == -signal.SIGKILL:
             killed += 1
             kept.append(check_valid(output))
-        else:  # it was faster than the kill
+        else:  # it finished before the kill
             finished += 1
             compare()
     if output.exists():
         go_on_to_the_end()
     for at in range(1, steps + 1):
-        for step in (at, at + 3, at + 7):  # killed, killed again while it goes on, and again
+        for step in (at, at + 3, at + 7):  # killed, killed again while it resumes, and again
             assert ended(forked(folder, output, step)) == -signal.SIGKILL
             check_valid(output)
         go_on_to_the_end()

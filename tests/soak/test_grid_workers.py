@@ -1,4 +1,4 @@
-"""The grid on several processes: what they find is what one finds, and it goes on after they were killed."""
+"""The grid on several processes: the same results as with one, and it resumes after they were killed."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_a_worker_that_dies() -> None:
-    """Each has loaded the number of its own process here, and its work is to send itself a signal."""
+    """Each worker's tool is its own process id, and its task is to send itself a signal."""
     with pytest.raises(JobError) as e, crew(None, os.getpid, 2) as do:
         assert [number for number, other in do(operator.sub, {5: os.getpid(), 7: os.getpid()}) if other] in (
             [5, 7],
             [7, 5],
         )
-        assert list(do(os.kill, {0: signal.SIGINT})) == [(0, None)]  # Ctrl-C is for the process that started it
+        assert list(do(os.kill, {0: signal.SIGINT})) == [(0, None)]  # workers ignore Ctrl-C, which is for their parent
         list(do(os.kill, {0: signal.SIGTERM}))
     assert str(e.value) == (
-        "one of 2 workers died, most often because memory ran out: give fewer workers, and run the same again"
+        "one of 2 workers died, usually because memory ran out: give fewer workers, and run the same again"
     )
     assert not helpers_of(os.getpid())
 
@@ -82,11 +82,13 @@ def _failing(sentence: str) -> int:
 def test_a_worker_that_cannot_start() -> None:
     with pytest.raises(JobError) as e, crew(None, partial(os._exit, 3), 2) as do:
         list(do(operator.add, {0: 1}))
-    assert str(e.value) == "one of 2 workers could not start; what it said stands above"
+    assert (
+        str(e.value) == "one of 2 workers could not start (its output is above): fix the cause, and run the same again"
+    )
 
 
 def test_the_working_folder_is_not_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the user's there must not take the place of a module."""
+    """A user's file there must not shadow a module."""
     (tmp_path / "queue.py").write_text("raise SystemExit('not this one')")
     monkeypatch.chdir(tmp_path)
     with crew(None, os.getpid, 2) as do:
@@ -118,7 +120,7 @@ def test_two_workers_find_what_one_finds_and_it_goes_on_after_they_were_killed(
     script, folder = tmp_path / "script.py", tmp_path / "grid"
     script.write_text(SCRIPT)
     given = json.dumps([source, TEXTS, str(folder), options])
-    # it ends when all that write to the pipe have: no worker outlives who started it
+    # The pipe closes when all of its writers have ended: no worker outlives its parent.
     done = subprocess.run([sys.executable, str(script), given], stdout=subprocess.PIPE, timeout=600)
     assert done.returncode == -signal.SIGKILL
     assert [len(list(folder.glob(f"{stage}/*.parquet"))) for stage in grid.STAGES] == [3, 3, 1]
@@ -126,7 +128,7 @@ def test_two_workers_find_what_one_finds_and_it_goes_on_after_they_were_killed(
     lines: list[str] = []
     found = grid.run(source, TEXTS, folder, **options, workers=1, say=lines.append)
     shown = [line.split(" texts")[0] for line in lines]
-    assert shown in (["sanity: 2 of 3", "sanity: 3 of 3"], ["sanity: 1 of 3", "sanity: 3 of 3"])  # whichever came first
+    assert shown in (["sanity: 2 of 3", "sanity: 3 of 3"], ["sanity: 1 of 3", "sanity: 3 of 3"])  # in any order
     assert {k: v for k, v in before.items() if k != "_manifest.jsonl"}.items() <= files(folder).items()
     one = grid.run(source, TEXTS, tmp_path / "one", **options, workers=1)
     assert bytes_of(found) == bytes_of(one) and found.provenance == one.provenance

@@ -1,4 +1,4 @@
-"""A job that is killed at any moment, or finds the disk full: what was finished stays, and it goes on to the same bytes."""
+"""A job that is killed at any moment, or fills the disk: finished work stays, and resuming gives the same bytes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_fifty_kills_at_random_moments_and_more_at_every_step_of_writing(tmp_pat
     told = json.loads(done.stdout)
     assert told["killed"] == KILLS and told["at steps"] == 12
     inside = [count for count in told["parts there after a kill"] if 0 < count < told["parts"]]
-    assert len(inside) >= KILLS // 5  # they were spread over the job, not all before it began
+    assert len(inside) >= KILLS // 5  # the kills are spread over the job, not all before its first part
 
 
 def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
-    """The system's own error, from below pyarrow: a limit on the size of files stands for the end of the disk."""
+    """A limit on file size stands in for a full disk: the error comes from the system, below pyarrow."""
     given = tmp_path / "t.txt"
     given.write_text((" ".join(["the key to the cabinets"] * 8) + "\n") * 200)
     code = (
@@ -41,6 +41,6 @@ def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith(f"attnflow: cannot write {str(tmp_path / 'out' / 'part-000000.parquet')!r}: ")
     assert "File too large" in done.stderr and done.stderr.endswith(
-        "what is finished stays valid: make room, and run the same again with --resume\n"
+        "finished shards stay valid: make room, and run the same again with --resume\n"
     )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_manifest.jsonl"]

@@ -1,4 +1,4 @@
-"""A job whose texts are read, tokenized and written by processes beside the model: the same bytes, whoever is killed."""
+"""A job with reader/writer processes next to the model: the same bytes, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 
 def begun(corpus: Path, output: Path) -> subprocess.Popen[str]:
-    """A job with two clerks that has done some of its shards, and not all."""
+    """Start a job with two reader/writer processes, and wait until some of its shards are done."""
     words = command(corpus, output, "--processes", "2")
     job = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(lambda: shards_done(output) >= 3 or job.poll() is not None, "the first shards")
@@ -30,7 +30,7 @@ def test_the_same_bytes(corpus: Path, one_machine: dict[str, bytes], tmp_path: P
     job = begun(corpus, tmp_path / "out")
     assert len(helpers_of(job.pid)) == 2
     _, stderr = job.communicate(timeout=300)
-    assert (stderr, job.returncode) == ("", 3)  # some texts fail, and nobody says more
+    assert (stderr, job.returncode) == ("", 3)  # some texts fail; nothing else is reported
     assert content(tmp_path / "out") == one_machine
 
 
@@ -43,8 +43,10 @@ def test_a_clerk_that_is_killed_ends_the_job_which_goes_on(
     _, stderr = job.communicate(timeout=300)
     assert (job.returncode, stderr.strip()) == (
         1,
-        "attnflow: one of 2 processes that read and write beside the model died, most often because memory ran out: give "
-        "fewer processes, and run the same again with --resume",
+        (
+            "attnflow: one of 2 processes that read and write next to the model died, usually because memory ran "
+            "out: give fewer processes, and run the same again with --resume"
+        ),
     )
     assert explain(corpus, output, "--resume", "--processes", "2").returncode == 3
     assert content(output) == one_machine
@@ -58,5 +60,5 @@ def test_clerks_end_with_a_job_that_is_killed(corpus: Path, one_machine: dict[st
     job.kill()
     job.communicate()
     until(lambda: not children & processes().keys(), "the end of what it has started")
-    assert explain(corpus, output, "--resume").returncode == 3  # other processes, or none, are the same job
+    assert explain(corpus, output, "--resume").returncode == 3  # the number of processes may change
     assert content(output) == one_machine

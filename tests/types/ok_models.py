@@ -1,4 +1,4 @@
-"""A model, its traces and what they show."""
+"""A model, its traces and their results."""
 
 from pathlib import Path
 from typing import Any, assert_type

@@ -1,4 +1,4 @@
-"""What a type checker must refuse: each line with a mark fails with that code, and no other line fails."""
+"""Errors that a type checker must report: each marked line fails with that code, and no other line fails."""
 
 import attnflow as af
 

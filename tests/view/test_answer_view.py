@@ -1,4 +1,4 @@
-"""How an answer shows itself in a terminal and in files of numbers."""
+"""An answer in a terminal and in data files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shown(answer: Any, **options: Any) -> str:
 
 
 def shades(text: str) -> list[tuple[str, tuple[int, ...] | None]]:
-    """Each character that is not white space, with its background."""
+    """Return each character that is not white space, with its background."""
     characters: list[tuple[str, tuple[int, ...] | None]] = []
     for code, part in re.findall(r"(?:\x1b\[([0-9;]*)m)?([^\x1b]*)", text):
         colour = re.search(r"48;2;(\d+);(\d+);(\d+)", code)
@@ -60,7 +60,7 @@ def shades(text: str) -> list[tuple[str, tuple[int, ...] | None]]:
 
 
 def table(text: str) -> list[list[str]]:
-    """The rows below the head that names the unit: their numbers and words before the bar."""
+    """Return the rows of the table: their numbers and words before the bar."""
     lines = text.splitlines()
     head = next(i for i, line in enumerate(lines) if line.lstrip().startswith("share"))
     rows = [re.match(r" *(\d+) +(\S+)(?: +(-?[\d.]+) +(verified|estimated))? ", line) for line in lines[head + 1 :]]
@@ -90,7 +90,7 @@ def test_the_table_has_the_strongest_units(answer: Any) -> None:
 
 
 def test_the_table_tells_what_stands_in_no_unit(answer: Any) -> None:
-    """So that the shares of the table add up to one."""
+    """With this line, the shares of the table add up to one."""
     for unit in ("sentence", "document"):
         outside = 1 - answer.sources(unit=unit, method="answer_rows").row().sum()
         text = shown(answer, unit=unit, method="answer_rows")
@@ -100,21 +100,24 @@ def test_the_table_tells_what_stands_in_no_unit(answer: Any) -> None:
 
 def test_the_table_says_how_its_units_are_ranked(answer: Any) -> None:
     text = " ".join(shown(answer, unit="sentence").split())
-    assert "sentences by what the answer read from them and how fast it falls as attention to them fades" in text
+    assert (
+        "sentences ranked by what the answer reads from them, and how fast its probability falls as attention to them fades"
+        in text
+    )
     assert "by what the answer read" not in shown(answer, unit="word")
     text = shown(answer, unit="sentence", method="flow")
-    assert "\nsentences by flow\n" in text and " flow " in text.split("The model wrote")[0]
+    assert "\nsentences ranked by flow\n" in text and " flow " in text.split("The model wrote")[0]
 
 
 def test_a_page_has_the_recommended_methods(answer: Any, tmp_path: Path) -> None:
-    with pytest.raises(af.InputError, match="method='fading': a page has the recommended method of each unit"):
+    with pytest.raises(af.InputError, match="method='fading': a page shows the recommended method of each unit"):
         answer.save(tmp_path / "page.html", method="fading")
     answer.save(tmp_path / "sources.csv", method="fading")
     assert "fading" in (tmp_path / "sources.csv").read_text()
 
 
 def test_shades_are_shares(model: Any) -> None:
-    """Each character has the shade of its tokens; what is weak or speaks against has none."""
+    """Each character has the shade of its tokens; weak tokens, and those against the answer, have none."""
     answer = model.answer(MINUTES, answer=ANSWER)
     shares, offsets = answer.sources().row(), answer.prompt.offsets
     wanted = []
@@ -178,8 +181,8 @@ def test_verified_and_estimated(answer: Any) -> None:
 
 def test_the_facts_add_up(model: Any, answer: Any) -> None:
     text = " ".join(shown(answer).split("This answer")[1].split())
-    likely = f"probability {answer.probability:.3g}, {np.exp(answer.log_probabilities.mean()):.2f} a token."
-    assert text.startswith(f"was given, and not written by the model here: {likely} Log-odds ")
+    likely = f"probability {answer.probability:.3g}, {np.exp(answer.log_probabilities.mean()):.2f} per token."
+    assert text.startswith(f"was given, not written by the model: {likely} Log-odds ")
     numbers = [float(x) for x in re.findall(r"(?:odds|prompt|first token|itself|constants) (-?[\d.]+)[:,.] ", text)]
     sums = answer.sources().provenance["evidence"]
     assert numbers[0] == pytest.approx(sums["log_odds"], abs=0.06) == pytest.approx(sum(numbers[1:]), abs=0.3)
@@ -189,16 +192,16 @@ def test_the_facts_add_up(model: Any, answer: Any) -> None:
     both = zip(answer.prompt.template, answer.prompt.special, strict=True)
     marks = [i for i, (a, b) in enumerate(both) if i and (a or b)]
     first, others = counted[0], counted[marks].sum()
-    unshaded = f"the first token {first:.0%}, special tokens and chat marks {others:.0%}."
+    unshaded = f"the first token has {100 * first:.0f} %, special tokens and chat marks have {100 * others:.0f} %"
     reliability = " ".join(answer.sources(unit="sentence").reliability)
-    assert reliability and text.endswith(f"Not shaded, of all that speaks for it: {unshaded} {reliability}")
+    assert reliability and text.endswith(f"Not shaded: {unshaded} of the support for the answer. {reliability}")
     assert answer.to_dict()["sources"]["reliability"] == list(answer.sources().reliability)
     own = model.answer("the key to the cabinet", max_new_tokens=3)
     assert "The model wrote this answer: probability " in shown(own)
 
 
 def test_of_a_long_prompt_the_strongest_parts_are_shown(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown and what is left out is all of it."""
+    """The parts shown and those left out cover the whole prompt."""
     for name, value in (("WHOLE", 40), ("PARTS", 2), ("AROUND", 10), ("GAP", 3)):
         monkeypatch.setattr(answer_terminal, name, value)
     text = shown(answer, unit="sentence").split("→")[0].split("\n\n", 1)[1]
@@ -223,7 +226,7 @@ def test_narrow_and_ascii(answer: Any) -> None:
 def test_the_json_of_an_answer_is_no_result_to_load(answer: Any, tmp_path: Path) -> None:
     path = tmp_path / "answer.json"
     answer.save(path)
-    with pytest.raises(af.InputError, match="is a whole answer, with its texts and its matrix: read it as JSON"):
+    with pytest.raises(af.InputError, match="contains a whole answer, with its texts and its matrix: read it as JSON"):
         af.TokenAttention.load(path)
     answer.sources().save(path)
     np.testing.assert_array_equal(af.TokenAttention.load(path).values, answer.sources().values)

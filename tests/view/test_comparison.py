@@ -1,4 +1,4 @@
-"""Answer edges, raw attention, rollout, flow, gradient and blank-out side by side: the numbers, the figure, the terminal, the command."""
+"""Answer edges, raw attention, rollout, flow, gradient and blank-out compared: numbers, figure, terminal, command."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def found(model: Any) -> Comparison:
 
 
 def made(tokens: Any, methods: Any = METHODS, **changes: Any) -> Comparison:
-    """A comparison of any tokens, with numbers of its own."""
+    """Return a comparison of any tokens, with random numbers."""
     values = np.random.default_rng(0).gamma(0.6, size=(len(methods), len(tokens)))
     told: dict[str, Any] = {
         "methods": tuple(methods), "values": values, "correlations": rank_correlations(values, values), "layer": 5,
@@ -107,7 +107,7 @@ def test_the_rows_are_those_of_the_methods(model: Any, found: Comparison) -> Non
     np.testing.assert_array_equal(other.row("raw"), trace.raw("key", 1).row())
     np.testing.assert_array_equal(other.row("rollout"), trace.rollout("key", 1, residual=0.3).row())
     np.testing.assert_array_equal(other.row("flow"), trace.flow("key", 1, residual=0.3).row())
-    for name in ("answer_inputs", "blank-out"):  # of the answer, whatever the query
+    for name in ("answer_inputs", "blank-out"):  # they explain the answer, whatever the query
         np.testing.assert_array_equal(other.row(name), found.row(name))
     assert not np.array_equal(other.row("rollout"), trace.rollout("key", 1).row())
 
@@ -116,7 +116,7 @@ def test_correlations_are_spearmans(found: Comparison) -> None:
     stats = pytest.importorskip("scipy.stats", reason="scipy is what they are compared with")
     for a in METHODS:
         for b in METHODS:
-            expected = stats.spearmanr(np.abs(found.row(a)), np.abs(found.row(b))).statistic  # importance has no signs
+            expected = stats.spearmanr(np.abs(found.row(a)), np.abs(found.row(b))).statistic  # importance is unsigned
             assert found.correlation(a, b) == pytest.approx(expected, abs=1e-12), (a, b)
 
 
@@ -140,7 +140,7 @@ def test_of_words_importance_is_the_sum_over_subwords() -> None:
     assert n > 0 and whole.tokens == ("[CLS]", "unbelievable", "[MASK]", "is", "the", "book", "[SEP]")
     assert pieces.query_token == whole.query_token == "[MASK]" and whole.place == whole.query == 2
     edges = model.trace(text, edges="answer").sources()
-    assert edges.query_tokens == ("[MASK]",)  # which answers, and not the class token
+    assert edges.query_tokens == ("[MASK]",)  # the token that answers, not the class token
     np.testing.assert_array_equal(pieces.row("answer_inputs"), edges.row())
     for name in ("answer_inputs", "gradient", "blank-out"):
         inside = pieces.row(name)[1 : n + 2]
@@ -150,7 +150,7 @@ def test_of_words_importance_is_the_sum_over_subwords() -> None:
     assert (
         whole.notes
         == (
-            "gradient and blank-out of a word: the sum over its subwords; attention adds up too, so that long words rank high in all of them",
+            "gradient and blank-out of a word are sums over its subwords; attention adds up too, so long words rank high everywhere",
         )
         and pieces.notes == ()
     )
@@ -180,7 +180,7 @@ def test_importance_is_as_much_as_somebody_wants() -> None:
     np.testing.assert_array_equal(full.row("blank-out"), model.blank_out(LONG).row())
     assert none.methods == OF_DECODERS[:-2] and none.missing == {} and none.sentences == ()
     np.testing.assert_array_equal(none.values, full.values[:-2])
-    np.testing.assert_allclose(fast.values, full.values, rtol=1e-5, atol=1e-8)  # it is quick enough for all
+    np.testing.assert_allclose(fast.values, full.values, rtol=1e-5, atol=1e-8)  # the model is fast enough for all
     left_out = model.blank_out(LONG, unit="sentence", by="remove", signed=True)
     assert (
         full.sentences == tuple(zip(left_out.tokens, left_out.row().tolist(), strict=True)) and len(full.sentences) == 4
@@ -198,7 +198,7 @@ def test_what_there_was_no_time_for_is_no_value_anywhere(tmp_path: Path) -> None
     highest = np.argsort(-part.row("answer_rows"), kind="stable")[:8]
     assert set(np.flatnonzero(there)) == set(highest.tolist())
     np.testing.assert_allclose(row[there], full.row("blank-out")[there], atol=1e-6)
-    note = f"Blank-out of the 8 highest of {n} by answer_rows, for which 1e-06 seconds sufficed: the others were not computed. "
+    note = f"Blank-out covers only the 8 highest of {n} by answer_rows: the limit of 1e-06 seconds left no time for the others. "
     assert note + 'importance="full" computes all.' in part.reliability
     assert part.provenance["importance"]["blank-out"]["computed"] == {
         "count": 8, "of": n, "seconds": 1e-6, "first": "answer_rows",
@@ -214,7 +214,7 @@ def test_what_there_was_no_time_for_is_no_value_anywhere(tmp_path: Path) -> None
         cells = [row["blank-out"] for row in csv.DictReader(file)]
     assert cells.count("") == n - 8 and {float(cell) for cell in cells if cell} == set(row[there].tolist())
     shown = printed(part, width=120)
-    assert "nan" not in shown and "what the answer loses without a sentence, of 4" in shown
+    assert "nan" not in shown and "how much the answer loses without a sentence, of 4" in shown
     assert printed(part, colour=True) and printed(part, encoding="ascii")
     words = compare(model, LONG, importance=1e-6, words=True)
     assert 0 < np.isfinite(words.row("blank-out")).sum() <= 8 and "nan" not in printed(words)
@@ -240,13 +240,15 @@ def test_a_model_that_answers_nothing_has_three_views() -> None:
     assert held.methods == ("raw", "rollout", "flow") and held.measure is None and held.correlations.shape == (3, 3)
     assert held.notes == (
         "no answer edges and no gradient and no blank-out: Model('BertModel', BertModel) has no head, so it answers "
-        "nothing: expected a classifier or a language model, for example one loaded from a folder whose configuration names such a class",
+        "nothing: expected a classifier or a language model, for example one loaded from a folder whose configuration names its class",
     )
     assert "no gradient and no blank-out" in printed(held)
     assert held.plot().axes
     masked = compare(af.wrap(hf("BertForMaskedLM", **POSITIONS)(), wordpiece()), "the key")
     assert list(masked.missing) == ["answer edges", "gradient", "blank-out"] and masked.query == 0
-    assert masked.missing["gradient"].startswith("the text has no [MASK], so the masked language model answers nothing")
+    assert masked.missing["gradient"].startswith(
+        "the text has no [MASK], so the masked language model has nothing to predict"
+    )
 
 
 def test_an_encoder_decoder_has_source_and_target() -> None:
@@ -259,8 +261,10 @@ def test_an_encoder_decoder_has_source_and_target() -> None:
     assert held.query_token == held.tokens[held.place or 0] == "is"
     assert held.sections == (("source", range(3)), ("target", range(3, 8)))
     assert held.notes == (
-        "no answer edges and no gradient and no blank-out: Model('bart', BartForConditionalGeneration) reads a text and writes "
-        "another, and importance is about models that read one text",
+        (
+            "no answer edges and no gradient and no blank-out: Model('bart', BartForConditionalGeneration) reads one "
+            "text and writes another, and importance applies only to models that read one text"
+        ),
     )
     lines = printed(held).splitlines()
     assert "source" in lines and "target" in lines
@@ -279,7 +283,7 @@ def test_an_image_is_shown_as_patches_and_not_drawn() -> None:
     with pytest.raises(af.InputError) as caught:
         held.plot()
     assert str(caught.value) == (
-        "plot() of an image of 4 × 4 patches: expected text; overlay() of each result lays them over the image"
+        "plot() of an image of 4 × 4 patches: expected text; use overlay() of each result to draw them on the image"
     )
 
 
@@ -307,6 +311,7 @@ def test_json_and_csv_read_back(model: Any, tmp_path: Path) -> None:
         assert [row["token"] for row in csv.DictReader(file)] == [t.replace("\ud800", "\\ud800") for t in ODD]
 
 
+@pytest.mark.long
 def test_an_svg_holds_every_token_once_a_method(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     for name in ("one.svg", "two.svg"):
@@ -336,7 +341,7 @@ def test_no_words_touch_in_a_figure(count: int, width: float) -> None:
     tokens = [("the", "key", "to", "cabinets", "a", "日本")[i % 6] for i in range(count)]
     figure = made(tokens, provenance={"unit": "word"}).plot()
     canvas = FigureCanvasAgg(figure)
-    with sheet.style():  # as it is saved: hinted letters are wider
+    with sheet.style():  # as saved: hinted letters are wider
         canvas.draw()
         boxes = [text.get_window_extent(canvas.get_renderer()) for text in figure.axes[0].texts]
     page = figure.bbox
@@ -345,7 +350,7 @@ def test_no_words_touch_in_a_figure(count: int, width: float) -> None:
     x0, y0, x1, y1 = np.array([b.extents for b in boxes]).T
     across = np.minimum.outer(x1, x1) - np.maximum.outer(x0, x0)
     up = np.minimum.outer(y1, y1) - np.maximum.outer(y0, y0)
-    touch = np.triu((across > 0.5) & (up > 0.5), 1)  # pixels, of 200 an inch
+    touch = np.triu((across > 0.5) & (up > 0.5), 1)  # pixels at 200 dpi
     assert not touch.any(), [figure.axes[0].texts[i].get_text() for i in np.argwhere(touch)[0]]
 
 
@@ -365,7 +370,7 @@ def test_a_figure_has_the_shades_and_the_correlations(found: Comparison) -> None
     for name in METHODS[:-1]:
         assert f"{found.correlation(name, 'blank-out'):.2f}".replace("-", "−") in words
     assert words[0] == "query [CLS], L6 · class 'singular' 0.96"
-    assert "Orange values are below 0: they speak against 'singular'." in " ".join(words)
+    assert "Orange values are below 0: they count against 'singular'." in " ".join(words)
     assert "ρ: rank correlation with blank-out." in " ".join(words)
     assert found.plot(width=2).get_size_inches()[0] < found.plot().get_size_inches()[0]
 
@@ -381,7 +386,7 @@ flow           █████     ▒▒▒ ██ ░░░ ██████
 gradient       ░░░░░     ███ ░░     ▓▓▓▓▓▓▓▓
 blank-out                ███ ██
 lowest   ░░▒▒▓▓██ highest of each method
-values below 0 (↓) speak against 'singular'
+values below 0 (↓) count against 'singular'
 
    token     answer_inputs    raw  rollout   flow  gradient  blank-out
 0  [CLS]             0.076  0.153    0.144  1.000     0.051      0.001
@@ -398,9 +403,9 @@ raw                         0.36   0.27      0.29      -0.21
 rollout                            0.67      0.93       0.54
 flow                                         0.43      -0.11
 gradient                                                0.64
-Flow at L6 is at its bound for 5 of 5 tokens (all that leaves the query, or all 
-that the first layer takes from the token), whatever is between; lower layers 
-tell more.
+Flow at L6 is at its upper bound for 5 of 5 tokens (all that leaves the query, 
+or all that the first layer takes from the token), so it shows nothing of the 
+layers in between. Lower layers show more.
 """
 
 
@@ -410,7 +415,7 @@ def test_in_a_pipe_shades_are_blocks(found: Comparison) -> None:
     assert "\x1b[38;2;0;0;0;48;2;255;234;70mkey\x1b[0m" in coloured
     lines = ANSI.sub("", coloured).splitlines()
     assert lines[2:8] == [f"{name:<15}[CLS] the key to the cabinets [EOS]" for name in METHODS]
-    assert lines[9] == "values below 0 (underlined) speak against 'singular'"
+    assert lines[9] == "values below 0 (underlined) count against 'singular'"
     against = coloured.split("answer_inputs", 1)[1].splitlines()[0]
     assert "\x1b[4;31mcabinets\x1b[0m" in against and "[4;31mto" not in against
     assert lines[10:] == PLAIN.splitlines()[11:]
@@ -427,7 +432,7 @@ def test_it_is_ascii_where_it_must_be(found: Comparison) -> None:
         "raw            ===== --- %%%        ======== @@@@@",
         "rollout        ===== ... ### ==     @@@@@@@@ :::::",
     ]
-    assert lines[10] == "values below 0 (v) speak against 'singular'"
+    assert lines[10] == "values below 0 (v) count against 'singular'"
     assert lines[11:] == PLAIN.splitlines()[11:]
 
 
@@ -452,7 +457,7 @@ def test_the_table_is_sorted_and_cut(found: Comparison) -> None:
     highest = np.argsort(-long.row("answer_inputs")).tolist()[:20]
     text = printed(long)
     assert numbers(text) == sorted(highest) and "and 100 more" in text.splitlines()
-    assert "280 of 300 inputs are left out: these are the 20 highest by answer_inputs" in text
+    assert "280 of 300 inputs are not shown; these are the 20 highest by answer_inputs" in text
     text = printed(render(long, sort="raw"))
     assert numbers(text) == np.argsort(-long.row("raw")).tolist()[:20] and "the 20 highest by raw" in text
     assert len(numbers(printed(made([f"t{i}" for i in range(60)])))) == 60
@@ -465,9 +470,9 @@ def test_unknown_words_are_told(model: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: compare(m, TEXT, query="all"), "query 'all': a comparison is of one query; expected its position or token"),
-        (lambda m: compare(m, TEXT, query=[1, 2]), "query=[1, 2]: a comparison is of one query; expected its position or token"),
-        (lambda m: compare(m, TEXT, layer=None), "layer=None: a comparison is of one layer; expected one int, such as -1 for the last one"),
+        (lambda m: compare(m, TEXT, query="all"), "query 'all': a comparison has one query; expected its position or token"),
+        (lambda m: compare(m, TEXT, query=[1, 2]), "query=[1, 2]: a comparison has one query; expected its position or token"),
+        (lambda m: compare(m, TEXT, layer=None), "layer=None: a comparison has one layer; expected an int, such as -1 for the last"),
         (lambda m: compare(m, TEXT, importance=("beauty",)), "importance 'beauty': expected some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
         (lambda m: compare(m, TEXT, importance="much"), "importance 'much': expected one of 'none', 'fast', 'full', a number of seconds, or some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
         (lambda m: compare(m, TEXT, importance=0), "importance 0: expected a number of seconds above 0"),
@@ -475,8 +480,8 @@ def test_unknown_words_are_told(model: Any) -> None:
         (lambda m: compare(m, TEXT).show("size"), "sort 'size': expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
         (lambda m: compare(m, TEXT).save("x.doc"), "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
         (lambda m: compare(m, TEXT).plot(width=1), "width=1: expected inches from 2 to 27.6, or None"),
-        (lambda m: made(["a"] * 1001).plot(), "plot() of 1,001 tokens: expected at most 1,000; save() to .csv or .json takes any number"),
-        (lambda m: render(made(["a", "b"]), width=0), "width=0: expected a number of columns, or None for all of the terminal's"),
+        (lambda m: made(["a"] * 1001).plot(), "plot() of 1,001 tokens: expected at most 1,000; save longer texts as .csv or .json"),
+        (lambda m: render(made(["a", "b"]), width=0), "width=0: expected a number of columns, or None for the width of the terminal"),
     ],
 )  # fmt: skip
 def test_mistakes(model: Any, call: Any, message: str) -> None:
@@ -507,17 +512,17 @@ def test_the_command_prints_writes_and_reads(tmp_path: Path, model: Any) -> None
     [
         (["--layer", "L9"], "layer 'L9': expected L1 to L6, or last"),
         (["--layer", "all"], "layer 'all': expected L1 to L6, or last"),
-        (["--query", "all"], "query 'all': a comparison is of one query; expected its position or token"),
+        (["--query", "all"], "query 'all': a comparison has one query; expected its position or token"),
         (
             ["--sort", "size"],
-            "sort 'size': expected one of answer_inputs, answer_rows, raw, rollout, flow, gradient, blank-out",
+            "--sort 'size': expected one of answer_inputs, answer_rows, raw, rollout, flow, gradient, blank-out",
         ),
         (
             ["--importance", "much"],
-            "importance 'much': expected none, fast, full, or a number of seconds for blank-out",
+            "--importance 'much': expected none, fast, full, or a number of seconds for blank-out",
         ),
         (["-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
-        (["--target", "the"], "target is for encoder-decoder models, and this is none: leave it out"),
+        (["--target", "the"], "target is for encoder-decoder models, and this model is not one: leave it out"),
     ],
 )
 def test_the_command_refuses_in_one_sentence(words: list[str], message: str) -> None:
@@ -531,8 +536,9 @@ def test_the_command_is_there_without_torch_and_matplotlib() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
+@pytest.mark.long
 def test_long_words_agree_in_a_model_that_knows_nothing() -> None:
-    """What docs/reading.md warns of: over words attention and importance both add up pieces."""
+    """docs/reading.md warns of this: over words, attention and importance both sum pieces."""
     from transformers import BertConfig, BertForSequenceClassification
 
     tokenizer = wordpiece()

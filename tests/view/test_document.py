@@ -1,4 +1,4 @@
-"""What the page holds, and the file it is: read back in Python. tests/pages looks at it in a browser."""
+"""The content of the page and its file, read back in Python; tests/pages opens it in a browser."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def trace(model: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def pieces() -> Any:
-    """A small model whose words are several pieces."""
+    """A small model that splits words into several pieces."""
     tokenizer = wordpiece()
     torch.manual_seed(0)
     config = BertConfig(
@@ -102,7 +102,7 @@ def test_the_largest_of_each_row() -> None:
 def test_rounded_weights_keep_their_rows() -> None:
     random = np.random.default_rng(0)
     matrices = [random.dirichlet(np.full(50, 0.3), 50), np.tril(random.dirichlet(np.ones(20), 20))]
-    matrices[1][3] = 0  # a row that gives nothing
+    matrices[1][3] = 0  # a query without attention
     for given, back in zip(matrices, unrounded(packing.rounded(matrices), [(50, 50), (20, 20)]), strict=True):
         assert np.allclose(back.sum(1), given.sum(1), rtol=1e-6)
         kept = given > given.max(1, keepdims=True) * 1e-3
@@ -137,7 +137,7 @@ def test_words_have_flows_of_their_own(pieces: Any) -> None:
     assert found["units"]["words"]["tokens"] == list(words.tokens)
     assert [list(group) for group in words.word_groups] == [list(g) for g in found["units"]["words"]["groups"]]
     assert np.allclose(unpacked(found["methods"]["words"]["flow"]["values"]), words.flow(query="all").values)
-    assert found["state"]["unit"] == "words" and found["importance"] == []  # without a mask it answers nothing
+    assert found["state"]["unit"] == "words" and found["importance"] == []  # without a mask there is no answer
 
 
 def test_heads_are_not_even_kept_where_the_page_would_not_hold_them(
@@ -173,8 +173,8 @@ def test_flow_layer_by_layer_is_left_out_of_long_texts(decoder: Any, monkeypatch
     assert "layer" not in found["methods"]["subwords"]["flow"] and "uniform" in found["methods"]["subwords"]["flow"]
     n = len(found["units"]["subwords"]["tokens"])
     assert found["leftOut"] == [
-        f"Flow in the receptive field “layer by layer” is left out: of {n} tokens it takes several times as long as flow itself. "
-        'trace.flow(receptive_field="layer") has it.'
+        f"Flow in the receptive field “layer by layer” is left out: for {n} tokens it takes several times as long as flow "
+        'itself. Use trace.flow(receptive_field="layer").'
     ]
 
 
@@ -184,11 +184,11 @@ def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(document, "HEADS", 1000)
     found = document.of_trace(trace, query=2)
     assert found["leftOut"] == [
-        "Flow was computed for the query 'key' alone: for every pair it would be 294 maximum flows. Other queries: "
-        "explain(text, query=…), or attnflow serve.",
-        "The weights are rounded to eight bits, because 294 of them in full would make a large file: what the page computes "
-        "from them is marked ≈. The rows of the query it opens with are exact.",
-        "Single heads are held for the query that the page opens with alone.",
+        "Flow was computed only for the query 'key': all pairs would take 294 maximum flows. For other queries, use "
+        "explain(text, query=…) or attnflow serve.",
+        "The 294 weights are rounded to eight bits to keep the file small. Values computed from them are marked ≈. The rows "
+        "of the query that the page opens with are exact.",
+        "Single heads are stored only for the query that the page opens with.",
     ]
     views = found["methods"]["subwords"]
     assert [views[name]["queries"] for name in ("raw", "rollout", "flow")] == [[2]] * 3
@@ -198,7 +198,7 @@ def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.Monk
     said = document.of_trace(trace)["leftOut"][1]
     largest = sum(np.sort(step.weights.numpy(), 1)[:, -2:].sum() for step in trace.steps) / 42
     assert said.startswith(
-        f"Of the 294 weights the page has the 2 largest of each row, rounded to eight bits: {largest:.1%} of all attention."
+        f"Of the 294 weights, the page has the 2 largest of each row, rounded to eight bits: {100 * largest:.1f} % of all attention."
     )
     monkeypatch.setattr(document, "LARGEST", 100)
     monkeypatch.setattr(document, "HEADS", 10)
@@ -206,9 +206,9 @@ def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.Monk
     found = document.of_trace(trace)
     assert found["leftOut"] == [
         "Flow is left out: it takes minutes for 7 tokens.",
-        "The 294 weights of this text are left out, and with them the graph, the flow paths and the map of a layer: the file "
-        "would be too large. The rows of the query it opens with are here, and exact.",
-        "Single heads are left out: their weights would make a large file.",
+        "The 294 weights of this text would make the file too large. The graph, the flow paths and the map of a layer are "
+        "left out. The rows of the query that the page opens with are exact.",
+        "Single heads are left out: their weights would make the file too large.",
     ]
     assert found["weights"] is None and found["heads"] is None and found["methods"]["subwords"]["flow"] is None
 
@@ -239,14 +239,14 @@ def test_rows_and_paths_for_a_page_that_asks(trace: Any) -> None:
         (lambda t: document.paths(t, "subwords", 0, 6, 0), "layer 6: expected a number from 0 to 5"),
         (lambda t: document.paths(t, "subwords", 0, 5, -1), "token -1: expected a position from 0 to 6"),
         (lambda t: page.of_trace(t).save("x.txt"), "'x.txt' has the extension '.txt': expected .html, for a page"),
-        (lambda t: page.of_weights(np.ones((2, 1, 3, 3)) / 3, ["a"]), "1 tokens for weights of 3 positions: expected one for each"),
+        (lambda t: page.of_weights(np.ones((2, 1, 3, 3)) / 3, ["a"]), "1 tokens for weights of 3 positions: expected one token per position"),
         (
             lambda t: page.of_weights(np.ones((1, 1, 3, 4)) / 4),
-            "weights have shapes (1, 3, 4): expected [head, query, key] in every layer, with as many queries as keys, of one text",
+            "weights have shapes (1, 3, 4): expected [head, query, key] in every layer, with as many queries as keys, for one text",
         ),
-        (lambda t: page.of_weights(np.ones((1, 2, 1, 3, 3)) / 3), "weights have shapes (1, 1, 3, 3), (1, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, of one text"),
+        (lambda t: page.of_weights(np.ones((1, 2, 1, 3, 3)) / 3), "weights have shapes (1, 1, 3, 3), (1, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, for one text"),
         (lambda t: document.of_trace(t, query=[]), "query=[]: expected a position, a token, or several of them"),
-        (lambda t: document.of_trace(object()), 'a page of a object: expected a trace that holds its graph (memory="graph")'),
+        (lambda t: document.of_trace(object()), 'a page of a object: expected a trace with a graph (memory="graph")'),
     ],
 )  # fmt: skip
 def test_the_sentence(trace: Any, call: Any, sentence: str) -> None:
@@ -261,7 +261,7 @@ def test_importance_that_is_not_there_says_why(pieces: Any) -> None:
     assert found["importance"] == []
     assert found["missing"] == (
         "No answer edges and no gradient and no blank-out: Model('bare', BertModel) has no head, so it answers nothing: "
-        "expected a classifier or a language model, for example one loaded from a folder whose configuration names such a class."
+        "expected a classifier or a language model, for example one loaded from a folder whose configuration names its class."
     )
     with pytest.raises(af.InputError, match="importance 'magic': expected some of 'blank-out', 'gradient'"):
         explain(bare, TEXT, importance=("magic",))
@@ -278,7 +278,9 @@ def test_the_page_of_a_long_text_says_what_there_was_time_for() -> None:
     values, n = found["importance"][2]["values"], len(found["units"]["subwords"]["tokens"])
     assert len(values) == n and values.count(None) == n - 8
     assert found["importance"][2]["settings"]["computed"]["count"] == 8
-    assert found["importance"][2]["reliability"][0].endswith('were not computed. importance="full" computes all.')
+    assert found["importance"][2]["reliability"][0].endswith(
+        'left no time for the others. importance="full" computes all.'
+    )
     left_out = decoder.blank_out(text, unit="sentence", by="remove", signed=True)
     assert (
         found["sentences"]["texts"] == list(left_out.tokens) and found["sentences"]["values"] == left_out.row().tolist()
@@ -297,7 +299,7 @@ def test_messages_of_a_chat_are_for_answer(decoder: Any) -> None:
         with pytest.raises(af.InputError) as caught:
             call(messages)
         assert str(caught.value) == (
-            "this is a message of a chat, with a role and a content: expected a text; Model.answer takes messages, and "
+            "this is a chat message, with a role and a content: expected a text; Model.answer takes messages, and "
             "explains what the model answers to them"
         )
 
@@ -320,7 +322,7 @@ def test_progress_tells_and_can_stop(model: Any) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         explain(model, TEXT, progress=stop)
-    assert len(explain(model, TEXT).document["importance"]) == 3  # nothing was left behind
+    assert len(explain(model, TEXT).document["importance"]) == 3  # no state is left behind
 
 
 def test_the_file_stands_by_itself_and_holds_no_markup_of_the_text(tmp_path: Path) -> None:
@@ -365,8 +367,8 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
     assert found["layers"] == [1, 3] and found["levels"] == [] and found["weights"] is None
     assert np.array_equal(unpacked(found["methods"]["subwords"]["rollout"]["values"]), read.values)
     assert found["leftOut"] == [
-        "This page holds the values of rollout alone, as they are in the result that it was made of: neither the graph they "
-        "were computed from nor what the model said."
+        "This page shows only the values of rollout from a saved result, without the attention graph and the model's "
+        "prediction."
     ]
 
 
@@ -375,7 +377,7 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
     lambda t: t.rollout().without_special().normalized(),
 ])  # fmt: skip
 def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
-    """What the page would not compute from the trace again is shown as it is."""
+    """Values that the page would not recompute from the trace are shown as they are."""
     result = make(trace)
     views = page.of_result(result).document["methods"]["subwords"]
     assert np.array_equal(unpacked(views[result.method]["values"]), result.values)

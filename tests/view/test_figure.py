@@ -1,4 +1,4 @@
-"""Figures for print: what is drawn, that words do not overlap, and that files are the same every time."""
+"""Figures for print: their content, words that do not overlap, and reproducible files."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_graph_has_an_edge_for_every_weight_as_strong_as_its_share():
     (at,) = layered_graph({"flow": flow}, query="a").axes
     (lines,) = at.collections[:1]
     ends = {tuple(map(tuple, segment.astype(int).tolist())): i for i, segment in enumerate(lines.get_segments())}
-    # (layer, token) of the query and of what it attends to, one layer below; a weight of 0 is no edge
+    # (layer, token) of the query and of its key, one layer below; a weight of 0 is not an edge
     assert set(ends) == {
         ((1, 0), (0, 0)), ((1, 0), (0, 1)), ((1, 1), (0, 1)), ((2, 0), (1, 0)), ((2, 0), (1, 1)), ((2, 1), (1, 0)), ((2, 1), (1, 1))
     }  # fmt: skip
@@ -166,7 +166,7 @@ def test_tokens_never_overlap(count, kind):
     ticks = at.get_yticklabels() if kind == "lines" else at.get_xticklabels()
     apart = 90 if kind == "lines" else ticks[0].get_rotation()
     boxes = [t.get_window_extent(renderer) for t in ticks]
-    # of labels at an angle, the boxes overlap and the words do not: what counts is how far apart the lines of text are
+    # At an angle, the boxes of labels overlap but the words do not: compare the distance between lines of text.
     for (a, b), tick in zip(pairwise(boxes), ticks, strict=False):
         if kind == "lines":
             assert abs(a.y0 - b.y0) >= tick.get_fontsize() / 72 * figure.dpi
@@ -184,7 +184,7 @@ def test_pronouns_show_relative_probabilities_and_what_is_favoured():
     bars, *panels = figure.axes
     assert [round(b.get_width(), 6) for b in bars.patches] == [0.75, 0.25]
     blue, orange = (matplotlib.colors.to_rgba(c) for c in ("#0072b2", "#d55e00"))
-    assert [b.get_facecolor() for b in bars.patches] == [blue, orange]  # "his" is the author's, "her" is Sara's
+    assert [b.get_facecolor() for b in bars.patches] == [blue, orange]  # "his" refers to the author, "her" to Sara
     for at, weights in zip(panels, e.weights.values(), strict=True):
         np.testing.assert_array_equal([line.get_ydata() for line in at.lines], weights.T)
         squares = [tuple(s.get_facecolor()[0]) for s in at.collections]
@@ -209,10 +209,10 @@ def test_curves_have_a_band_and_leave_out_what_the_paper_does_not_say():
     ("make", "said"),
     [
         (lambda: layered_graph({}), "there are no results"),
-        (lambda: layered_graph({"raw": 1}), "'raw' is a int: expected a TokenAttention"),
-        (lambda: layered_graph({"raw": result(WORDS, query=0)}), r'has 1 queries .* as of .raw\("all"\)'),
-        (lambda: layered_graph({"raw": result(WORDS), "flow": result(ODD)}), "'flow' is of 'text': expected"),
-        (lambda: layered_graph(views(WORDS), edges=0), "edges=0: expected a number of at least 1"),
+        (lambda: layered_graph({"raw": 1}), "'raw' is an int: expected a TokenAttention"),
+        (lambda: layered_graph({"raw": result(WORDS, query=0)}), r'has 1 queries .* as from .raw\("all"\)'),
+        (lambda: layered_graph({"raw": result(WORDS), "flow": result(ODD)}), "'flow' is a result for 'text': expected"),
+        (lambda: layered_graph(views(WORDS), edges=0), "edges=0: expected an int of at least 1"),
         (lambda: layered_graph(views(WORDS), query="no"), "'no'"),
         (lambda: layer_maps([]), "there are no examples"),
         (lambda: layer_maps([("a", views(WORDS, query=0)), ("b", {})]), r"'b' has the methods \[\]: expected \['raw'"),

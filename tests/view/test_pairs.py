@@ -1,4 +1,4 @@
-"""Two pages on one, as the library makes them."""
+"""Two pages side by side in one file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
     with pytest.raises(af.InputError, match=r"has the extension '.pdf': expected .html, for a page"):
         both.save(tmp_path / "pair.pdf")
     picture = Page({**both.first.document, "patches": (2, 1)})
-    with pytest.raises(af.InputError, match=r"a page of an image beside another: expected two pages of texts"):
+    with pytest.raises(af.InputError, match=r"a page of an image cannot be compared: expected two pages of texts"):
         picture.beside(both.first)
 
 

@@ -1,4 +1,4 @@
-"""Whatever is saved may be shared: none of it says where on this machine the model or the texts lie."""
+"""Saved files may be shared: none contains the path of the model or the texts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def content(path: Path) -> bytes:
     if not zipfile.is_zipfile(path):
         return path.read_bytes()
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-        # numpy stores text in four bytes a character
+        # numpy stores text as four bytes per character
         return b"".join(archive.read(name).replace(b"\0", b"") for name in archive.namelist())
 
 
@@ -53,9 +53,9 @@ def test_no_saved_format_tells_the_folder_of_the_model(folder: Path, tmp_path: P
         assert name == "_manifest.jsonl" or b"a private place" not in data, name
         if name.endswith(("json", "npz", "csv", "html", "jsonl")) and name != "comparison.csv":
             assert b"mine" in data, name
-    assert str(folder).encode() not in saved["_manifest.jsonl"]  # where the texts lie is for those who resume the job
+    assert str(folder).encode() not in saved["_manifest.jsonl"]  # it has the path of the texts, for --resume
     assert (
-        b"the rows name the model 'mine', and no folder of that name is here; tell the report where"
+        b"the rows were explained by the model 'mine', and there is no folder of that name; give the report"
         in report.read_bytes()
     )
 

@@ -1,4 +1,4 @@
-"""The terminal view: readable at 80 columns with and without colour, and nothing in a token acts on the terminal."""
+"""The terminal view: readable at 80 columns with and without colour, and no token can control the terminal."""
 
 import io
 import re
@@ -18,7 +18,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def result(values: Any, tokens: Any = None, **changes: Any) -> TokenAttention:
-    """One layer and one query."""
+    """Return a result with one layer and one query."""
     n = len(values)
     told: dict[str, Any] = {
         "values": [[values]], "method": "rollout", "layers": [5], "queries": [0], "query_tokens": ["[CLS]"],
@@ -58,7 +58,7 @@ def test_reliability_stands_below_the_row_that_it_is_about() -> None:
     how = {"residual": "measured", "sinks": {"mode": "residual"}, "reliability": ["98 % of this is on \x1b[1m, a sink"]}
     noted = replace(result([0.9, 0.1], provenance=how), values=[[[0.5, 0.5]], [[0.9, 0.1]]], layers=[4, 5])
     lines = printed(render(noted)).splitlines()
-    assert lines[0] == "rollout (residual measured, sinks stay) · query [CLS] · L6"
+    assert lines[0] == "rollout (residual measured, sinks residual) · query [CLS] · L6"
     assert lines[-1] == "98 % of this is on \\x1b[1m, a sink" and lines[-2].startswith("1  t1")
     assert "98 %" not in printed(render(noted, layer=4))
 
@@ -146,7 +146,7 @@ def test_negative_values_have_bars_of_their_own() -> None:
 
 
 def test_a_token_that_speaks_against_the_answer_is_marked() -> None:
-    """By its sign, another bar, a line below the table, and in colours by an underline; shades begin at 0."""
+    """It has a sign, another bar, a line below the table, and an underline in colour; shades start at 0."""
     about = {"answer": {"kind": "class", "name": "good"}, "edges": "answer", "values": "signed shares"}
     signed = replace(result([-0.5, 0.75, 0.25]), method="answer_inputs", provenance=about)
     lines = printed(signed).splitlines()
@@ -155,16 +155,16 @@ def test_a_token_that_speaks_against_the_answer_is_marked() -> None:
         "0  t0  -0.500  " + "░" * 27,
         "1  t1   0.750  " + "█" * 40,
         "2  t2   0.250  " + "█" * 13 + "▍",
-        "values below 0 (░) speak against 'good'",
+        "values below 0 (░) count against 'good'",
     ]
     score = replace(signed, provenance={**about, "answer": {"kind": "score", "name": "stars"}})
     assert printed(score).splitlines()[-1] == "values below 0 (░) lower 'stars'"
     coloured = printed(signed, colour=True)
     assert "\x1b[4;31mt0" in coloured and "\x1b[4;31mt1" not in coloured and "0.000 " in coloured
     one_sided = replace(signed, values=np.array([[[0.0, 0.75, 0.25]]]))
-    assert "speak against" not in printed(one_sided) and "4;31m" not in printed(one_sided, colour=True)
-    state = replace(signed, method="rollout")  # less than uniform attention is not against the answer
-    assert "speak against" not in printed(state)
+    assert "count against" not in printed(one_sided) and "4;31m" not in printed(one_sided, colour=True)
+    state = replace(signed, method="rollout")  # less than uniform attention does not count against the answer
+    assert "count against" not in printed(state)
     row = np.linspace(-0.1, 1, 80)
     row[3] = -9.0
     long = replace(result(row.tolist()), method="answer_inputs", provenance=about)
@@ -177,7 +177,7 @@ def test_what_comes_from_no_token_is_said_where_it_is_much() -> None:
     much = replace(result([0.75, 0.25]), method="answer_inputs", provenance={**about, "evidence": sums})
     lines = printed(much).splitlines()
     assert lines[0].endswith("answer_inputs · explains 'good'")  # shares need no name
-    assert lines[-1] == "-1.50 of the log-odds +2.00 comes from biases, and from no token"
+    assert lines[-1] == "-1.50 of the log-odds +2.00 comes from biases, not from tokens"
     score = {**about, "answer": {"kind": "score", "name": "stars"}, "evidence": sums}
     assert "-1.50 of the score +2.00 comes from biases" in printed(replace(much, provenance=score))
     little = {**about, "evidence": {**sums, "constants": 0.9}}
@@ -216,7 +216,7 @@ def test_a_long_input_shows_the_highest_and_says_so() -> None:
     lines = printed(result(values)).splitlines()
     table = [line for line in lines if re.match(r" *\d+  t\d+  ", line)]
     assert [int(line.split()[0]) for line in table] == sorted(np.argsort(-values)[:20].tolist())
-    assert lines[-1] == "480 of 500 inputs are left out: these are the 20 highest"
+    assert lines[-1] == "480 of 500 inputs are not shown; these are the 20 highest"
     assert " ".join(lines).count("t399 and 100 more") == 1 and "t400 " not in " ".join(lines[:-22])
     sixty = printed(result(values[:60])).splitlines()
     assert "left out" not in sixty[-1] and sixty[-1].startswith("59  t59")
@@ -246,7 +246,7 @@ def test_the_row_is_the_one_asked_for() -> None:
 def test_a_width_that_is_none(width: Any) -> None:
     with pytest.raises(af.InputError) as caught:
         render(SENTENCE, width=width)
-    assert str(caught.value) == f"width={width!r}: expected a number of columns, or None for all of the terminal's"
+    assert str(caught.value) == f"width={width!r}: expected a number of columns, or None for the width of the terminal"
 
 
 IMAGE = result([9, 0, 1, 2, 3, 4, 5], special=[True] + [False] * 6, patches=(2, 3))
@@ -256,7 +256,7 @@ def test_an_image_is_its_patches_shaded() -> None:
     lines = printed(IMAGE).splitlines()
     assert lines[1:4] == ["  ░░▒▒", "▓▓████", "0.000   ░░▒▒▓▓██ 5.000"]
     assert (
-        lines[4] == "0  t0  9.000  " + "█" * 40 and lines[-1] == "2 of 7 inputs are left out: these are the 5 highest"
+        lines[4] == "0  t0  9.000  " + "█" * 40 and lines[-1] == "2 of 7 inputs are not shown; these are the 5 highest"
     )
     assert printed(IMAGE, encoding="ascii").splitlines()[1:3] == ["  ::==", "**%%@@"]
     coloured = printed(IMAGE, colour=True).splitlines()

@@ -1,10 +1,10 @@
 import { plainToken } from "./draw.js";
 import { added, combined, meanShares, partsOf, passedOn, readKept, sharesOf, weighted } from "./answer-rows.js";
-import { unpacked } from "./data.js";
+import { inflated, unpacked } from "./data.js";
 
 /** @import { AnswerDocument, AnswerUnit, AnswerUnitDocument, Piece, Sources, Span } from "./types" */
 
-/** The text of each unit: its pieces, with what stands between them.
+/** Return the text of each unit: its pieces, and the text between them.
  *
  * @param {Piece[]} pieces
  * @param {Int32Array} of the unit of each token
@@ -26,7 +26,7 @@ function textsOf(pieces, of, count) {
   return texts.map((text) => text.trim());
 }
 
-/** Tokens by their text; by their names where they have no text of their own.
+/** Return the text of each token, or its name if it has no text of its own.
  *
  * @param {AnswerDocument["prompt"]} prompt
  */
@@ -50,7 +50,7 @@ async function readUnit(unit, name, prompt) {
     passed: unit.passed && (await readKept(unit.passed)),
     faded: unit.faded && (await readKept(unit.faded)),
     opening: opening && { shares: await unpacked(opening.shares), parts: await unpacked(opening.parts) },
-    /** Made when the first one is asked for: those of a long prompt are many. */
+    /** Computed on first use: a long prompt has many. */
     get texts() {
       texts ??= unit.names ?? (name === "token" ? tokenNames(prompt) : textsOf(prompt.pieces, of, unit.count));
       return texts;
@@ -58,7 +58,7 @@ async function readUnit(unit, name, prompt) {
   };
 }
 
-/** Values of units, and behind them what stands in none. @param {ArrayLike<number>} values @param {number} rest */
+/** Append the value of what is in no unit to the values of units. @param {ArrayLike<number>} values @param {number} rest */
 function withRest(values, rest) {
   const all = new Float64Array(values.length + 1);
   all.set(values);
@@ -66,7 +66,7 @@ function withRest(values, rest) {
   return all;
 }
 
-/** A document with what its panels ask of it.
+/** Read a document, and add the functions that the panels need.
  *
  * @param {AnswerDocument} doc
  */
@@ -86,22 +86,23 @@ export async function readAnswer(doc) {
   for (const [name, unit] of Object.entries(doc.units)) units[name] = await readUnit(unit, name, doc.prompt);
 
   const whole = { from: 0, to: count - 1 };
-  /** Whether this is the span that the document was made for. @param {Span} span */
+  /** Return whether the page opens with this span. @param {Span} span */
   const isOpening = ({ from, to }) => from === doc.span[0] && to === doc.span[1];
   const ofPrompt = totals.map(([inPrompt]) => inPrompt),
     ofBoth = totals.map(([, inBoth]) => inBoth),
     filled = ofBoth.map((total) => total > 0);
-  /** What speaks for a token at the first token of the prompt. @param {number} token */
+  /** Return how much the first token of the prompt supports an answer token. @param {number} token */
   const atFirst = (token) => Math.max(0, sums[token][2]);
 
-  /** The parts of the answer whose fading makes up that of a span; null where the page has none for it.
+  /** Return the parts of the answer whose fading adds up to that of a span, or null if the page has none for it.
    *
    * @param {Span} span
    * @param {string} unit
    */
   const fadingOf = (span, unit) => (doc.fading && units[unit].faded ? partsOf(doc.fading.spans, span) : null);
 
-  /** Shares of units, by the way that agrees best with leaving such units out; the last is what stands in none.
+  /** Return the shares of units, by the method that agrees best with leaving the units out. The last share is what is in no
+   * unit.
    *
    * @param {Span} span
    * @param {string} unit
@@ -123,7 +124,7 @@ export async function readAnswer(doc) {
     return withRest(shares.subarray(0, prompt), 0);
   }
 
-  /** The same by way of the answer: what stands on its earlier tokens is passed on so many times.
+  /** Return the same shares, after passing shares on earlier answer tokens back the given number of times.
    *
    * @param {Span} span
    * @param {string} unit
@@ -138,13 +139,13 @@ export async function readAnswer(doc) {
     return { shares: withRest(shares.subarray(0, prompt), 0), weights, left };
   }
 
-  /** log p / (1 - p), added up. @param {Span} span */
+  /** Return the sum of log p / (1 - p). @param {Span} span */
   function logOddsOf({ from, to }) {
     const logs = doc.answer.logProbabilities.slice(from, to + 1);
     return logs.reduce((sum, log) => sum + log - Math.log(-Math.expm1(log)), 0);
   }
 
-  /** Signed parts of units. @param {Span} span @param {string} unit */
+  /** Return the signed parts of units. @param {Span} span @param {string} unit */
   function signedOf(span, unit) {
     const { rows, of, opening, count: size } = units[unit];
     if (opening && isOpening(span)) return Float64Array.from(opening.parts);
@@ -155,13 +156,13 @@ export async function readAnswer(doc) {
     return parts;
   }
 
-  /** The last ones asked for: every part of the page asks, and so does every move of the pointer.
+  /** The latest results: every panel asks for them, and so does every move of the pointer.
    *
    * @type {Map<string, Sources>}
    */
   const last = new Map();
 
-  /** What a span came from. hops: "" for what it read itself; else how often shares on earlier tokens are passed on.
+  /** Return the sources of a span. hops: "" for what it read itself, or how often shares on earlier tokens are passed back.
    *
    * @param {Span} span
    * @param {string} unit
@@ -193,7 +194,7 @@ export async function readAnswer(doc) {
     /** @param {number} i */
     const sum = (i) => tokens.reduce((total, token) => total + sums[token][i], 0);
     return {
-      method: hops ? "hops" : fadingOf(span, unit) ? "combined" : "answer_rows",
+      method: hops ? "hops" : fadingOf(span, unit) ? "combined" : doc.picture ? "answer_inputs" : "answer_rows",
       units: shares.subarray(0, size),
       outside: shares[size],
       left,
@@ -211,13 +212,13 @@ export async function readAnswer(doc) {
   /** @param {number[]} values */
   const mean = (values) => (values.length ? values.reduce((sum, x) => sum + x, 0) / values.length : 0);
 
-  /** Shares of all tokens of prompt and answer, with the first token. @param {Span} span */
+  /** Return the shares of all tokens of prompt and answer, including the first token. @param {Span} span */
   function everything(span) {
     const all = ofBoth.map((total, token) => total + atFirst(token));
     return meanShares(matrix, all, span);
   }
 
-  /** What each token of the answer has from one unit, as its own share. @param {string} unit @param {number} number */
+  /** Return which share of each answer token comes from one unit. @param {string} unit @param {number} number */
   function fed(unit, number, hops = "") {
     return Float64Array.from({ length: count }, (_, token) => {
       const span = { from: token, to: token },
@@ -238,5 +239,24 @@ export async function readAnswer(doc) {
     return singles.shares;
   }
 
-  return { ...doc, source: doc, units, marks, first, whole, isOpening, sources, signedOf, everything, fed, fadingOf };
+  const picture = doc.picture && {
+    ...doc.picture,
+    maps: Float64Array.from(await unpacked(doc.picture.maps)),
+    image: doc.picture.image && { shape: doc.picture.image.shape, pixels: await inflated(doc.picture.image.data) },
+  };
+  return {
+    ...doc,
+    picture,
+    source: doc,
+    units,
+    marks,
+    first,
+    whole,
+    isOpening,
+    sources,
+    signedOf,
+    everything,
+    fed,
+    fadingOf,
+  };
 }

@@ -1,5 +1,5 @@
-import { el } from "./draw.js";
-import { notesOf, percent } from "./answer-lead.js";
+import { el, percent } from "./draw.js";
+import { notesOf } from "./answer-lead.js";
 import { sourceTable } from "./answer-table.js";
 import { RULE } from "./answer-truth.js";
 import { spanFrom } from "./answer-span.js";
@@ -16,16 +16,16 @@ const oneDigit = (x) =>
     .replace(/^-(?=0\.0$)/, "")
     .replace("-", "−");
 
-/** How likely the answer is, and whose it is. @param {AnswerData} data */
+/** Say how likely the answer is, and who wrote it. @param {AnswerData} data */
 function likely({ answer }) {
   const sum = answer.logProbabilities.reduce((a, b) => a + b, 0),
     each = Math.exp(sum / answer.tokens.length);
-  const whose = answer.written ? "The model wrote this" : "This answer was given, the model did not write it here";
-  const tokens = answer.tokens.length > 1 ? `, ${probability(each)} a token` : "";
+  const whose = answer.written ? "The model wrote this answer" : "This answer was given, not written by the model";
+  const tokens = answer.tokens.length > 1 ? `, ${probability(each)} per token` : "";
   return `${whose}: probability ${probability(Math.exp(sum))}${tokens}.`;
 }
 
-/** What the log-odds are made of. @param {AnswerData} data @param {Span} span @param {string} unit @param {string} hops */
+/** Say what the log-odds add up from. @param {AnswerData} data @param {Span} span @param {string} unit @param {string} hops */
 function oddsOf(data, span, unit, hops) {
   const { odds, atFirst } = data.sources(span, unit, hops);
   const addends = [
@@ -38,7 +38,7 @@ function oddsOf(data, span, unit, hops) {
   return `${sum}${addends.filter(Boolean).join(", ")}.`;
 }
 
-/** How the shares that are shown were made.
+/** Say how the shares were computed.
  *
  * @param {AnswerData} data
  * @param {Span} span
@@ -49,36 +49,38 @@ function madeBy(data, span, unit, hops) {
   const { method } = data.sources(span, unit, hops),
     kind = `${unit}s`;
   if (method === "hops")
-    return `Shares of ${kind} by answer rows; what stands on earlier words of the answer is passed on by their own rows (hops).`;
+    return `Shares of ${kind} by what the answer read from them; what came through earlier words of the answer is passed back to what those words read (hops).`;
   if (method === "combined")
-    return `Shares of ${kind} by what the answer read from them and how fast it falls as attention to them fades (combined).`;
+    return `Shares of ${kind} by what the answer read from them, and by how fast its probability falls as attention to them fades (combined).`;
+  if (method === "answer_inputs")
+    return `Shares of ${kind} by what each word and image patch contributes to the answer, followed through all layers and the vision tower (answer edges).`;
   const rows = `Shares of ${kind} by what the answer read from them (answer rows).`;
   if (!data.units[unit].faded || !data.fading) return rows;
   const parts = data.fading.by === "sentence" ? "whole sentences of the answer and for the part" : "the part";
-  return `${rows} The answer is long: the page has the better way, combined, for ${parts} that it opens with.`;
+  return `${rows} The answer is long: the page has the better method, combined, only for ${parts} that it opens with.`;
 }
 
-/** What the page holds of a matrix that is too large for it. @param {AnswerData} data @param {string} unit */
+/** Say how much of a large matrix the page stores. @param {AnswerData} data @param {string} unit */
 function coverage(data, unit) {
   const { exact, rows } = data.units[unit],
     covered = rows?.covered ?? data.matrix.covered;
   if (exact) return "";
-  return `The text is long: of each answer token the page holds the largest parts, at least ${Math.floor(100 * covered)} % of their size. What it opens with is exact.`;
+  return `The text is long: for each answer token the page stores only the largest parts, at least ${Math.floor(100 * covered)} % of their size. The part that it opens with is exact.`;
 }
 
-/** What the numbers mean, for whoever asks. */
-function howToRead() {
+/** Explain the numbers. @param {AnswerData} data */
+function howToRead({ picture }) {
   const lines = [
-    "A share is a part of all that the prompt gave. For tokens and words: what the position that decides an answer token reads from a unit, in log-odds, cut off at zero; each chosen token counts alike. For sentences and larger units: that, and how fast the answer falls as attention to the unit fades, added on one scale. What speaks against the answer has a negative part in log-odds.",
-    "The slider follows what came from earlier words of the answer back: each hop passes it on by what those words read, until all of it stands in the prompt.",
-    "Apart from the shading are the first token, where attention goes that has nowhere to go, marks of the chat template, and the answer's own words. The first token's share is of all; the others are of the rest.",
-    `${RULE} Estimated: a share, scaled to those that were left out.`,
+    "A share is a fraction of everything the prompt contributed. For tokens and words, it is the log-odds that the model reads from a unit when it chooses an answer token; negative values count as zero, and all selected tokens count equally. For sentences and larger units, it also includes how fast the answer's probability falls as attention to the unit fades. Units that count against the answer have negative log-odds.",
+    "The slider follows what came through earlier words of the answer: each hop passes it back to what those words read, until everything is in the prompt.",
+    "Not shaded: the first token (models park unused attention there), marks of the chat template, and the answer's own words. The first token's share is a share of everything; the other shares are of the rest.",
+    picture ? "" : `${RULE} Estimated: a share, scaled to match the sources that were left out.`,
   ];
   return el(
     "details",
     { class: "how" },
     el("summary", {}, "how to read this"),
-    lines.map((line) => el("p", {}, line)),
+    lines.filter(Boolean).map((line) => el("p", {}, line)),
   );
 }
 
@@ -88,7 +90,7 @@ function madeWith({ provenance }) {
   return el("p", { class: "hint made" }, facts.map(([name, value]) => `${name} ${value}`).join(" · "));
 }
 
-/** All that the first screen leaves out: numbers, what they are parts of, how they were made.
+/** The details below the first screen: all numbers, what they add up to, and how they were computed.
  *
  * @param {AnswerPage} page
  */
@@ -103,7 +105,7 @@ export function details(page) {
     el("summary", {}, "Details"),
     table.node,
     facts,
-    howToRead(),
+    howToRead(page.data),
     made,
   );
   node.addEventListener("toggle", () => state.set({ d: node.open ? "1" : "" }));
@@ -117,7 +119,7 @@ export function details(page) {
     table.draw();
     const { first, marks, itself } = data.sources(span, u, h);
     const apart = [
-      data.first && `first token ${percent(first)} of all`,
+      data.first && `first token ${percent(first)} of everything`,
       data.prompt.marks.some((token) => token || !data.first) && `special tokens and chat marks ${percent(marks)}`,
       `earlier words of the answer ${percent(itself)}`,
     ].filter(Boolean);

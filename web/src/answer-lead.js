@@ -1,23 +1,19 @@
 import { shadeStyle } from "./colour.js";
-import { button, el, readable } from "./draw.js";
+import { button, el, percent, readable } from "./draw.js";
 import { SMALL } from "./answer-shading.js";
 import { spanFrom, spanWords } from "./answer-span.js";
 import { evidenceNotes } from "./reliability.js";
 
 /** @import { AnswerData, AnswerPage, Span } from "./types" */
 
-const ENOUGH = 0.8; // of what the units have: the headline names so much of it, if few units have it
-const BESIDE = 1 / 3; // of the strongest: weaker ones are no headline
+const ENOUGH = 0.8; // the headline stops once the named units have this part of all shares
+const BESIDE = 1 / 3; // the headline names no unit below this part of the largest share
 const NAMED = { small: 3, large: 2 };
 const CLIPPED = 150; // characters of a source in the headline
-const HOPS = 6; // hops that the slider has one by one
-const TOLD = 0.01; // less is not said of what stands apart
-const BY_ROWS = "For this part: by what it read alone, a weaker measure. Fading was not computed for it.";
-const SPREAD = 0.02; // where the strongest unit has less, nothing rests on it alone
-
-/** @param {number} share */
-export const percent = (share) =>
-  `${share >= 0.01 || share < 0.0001 ? Math.round(100 * share) : Number((100 * share).toPrecision(1))} %`;
+const HOPS = 6; // single hops on the slider, before "all"
+const TOLD = 0.01; // smaller shares of unshaded tokens are not mentioned
+const BY_ROWS = "This part uses a weaker measure: only what the model read from each source.";
+const SPREAD = 0.02; // below this largest share, the answer rests on no single unit
 
 /** @param {string} text @param {number} most */
 export function clipped(text, most) {
@@ -25,11 +21,11 @@ export function clipped(text, most) {
   return [...line].length > most ? `${[...line].slice(0, most - 1).join("")}…` : line || "␣";
 }
 
-/** What the shares of a span are cautioned by, as the library says it. @param {AnswerData} data @param {Span} span */
+/** Return the library's cautions about the shares of a span. @param {AnswerData} data @param {Span} span */
 export const notesOf = (data, { from, to }) =>
   evidenceNotes(data.sizes.slice(from, to + 1), data.answer.logProbabilities.slice(from, to + 1), data.evidence.gap);
 
-/** The strongest units, as few as have most. @param {ArrayLike<number>} shares @param {number} most */
+/** Return the fewest units that have most of the shares. @param {ArrayLike<number>} shares @param {number} most */
 export function strongest(shares, most) {
   const order = Array.from(shares, (_, i) => i)
     .filter((i) => shares[i] > 0)
@@ -44,7 +40,7 @@ export function strongest(shares, most) {
   });
 }
 
-/** What the chosen part of the answer rests on, in words.
+/** The headline: what the selected part of the answer rests on.
  *
  * @param {AnswerPage} page
  */
@@ -70,7 +66,7 @@ export function headline(page) {
       restsOn = !causes.length
         ? " rests on nothing in the prompt."
         : top < SPREAD
-          ? ` rests on many ${u}s, a little on each; most on`
+          ? ` rests a little on many ${u}s, most of all on`
           : " rests on";
     node.replaceChildren(
       el("h2", {}, subject, restsOn),
@@ -87,7 +83,7 @@ export function headline(page) {
   return { node, draw };
 }
 
-/** What stands apart from the shading, with its share; a button brings it in.
+/** The shares of tokens that are not shaded, and a button that shades them.
  *
  * @param {AnswerPage} page
  */
@@ -107,7 +103,7 @@ export function apartLine(page) {
     ].filter(Boolean);
     const earlier = itself >= TOLD && `${percent(itself)} comes from earlier words of the answer`;
     node.hidden = !parts.length && !earlier;
-    words.textContent = [parts.length && `Apart: ${parts.join(", ")}.`, earlier && `${earlier}.`]
+    words.textContent = [parts.length && `Not shaded: ${parts.join(", ")}.`, earlier && `${earlier}.`]
       .filter(Boolean)
       .join(" ");
     toggle.textContent = "shade these too";
@@ -116,27 +112,32 @@ export function apartLine(page) {
   return { node, draw };
 }
 
-/** What the slider shows, in words. @param {string} hops */
+/** Describe the position of the slider. @param {string} hops */
 function hopWords(hops) {
   if (!hops) return "";
   if (hops === "0")
-    return "What came through earlier words of the answer stays with them. Shares add up anew, over prompt and answer.";
+    return "What came through earlier words of the answer counts as theirs. Shares now add up over prompt and answer.";
   const far = hops === "all" ? "all the way" : hops === "1" ? "one step" : `${hops} steps`;
-  return `What came through earlier words of the answer is followed back ${far}. Shares add up anew, over prompt and answer.`;
+  return `What came through earlier words of the answer is followed back ${far}. Shares now add up over prompt and answer.`;
 }
 
-/** How far what came from earlier words of the answer is followed back: from the answer to the prompt.
+/** A slider: how far to follow what came through earlier words of the answer back to the prompt.
  *
  * @param {AnswerPage} page
  */
 export function hopSlider(page) {
   const { state } = page;
-  const slider = el("input", { type: "range", min: 0, step: 1, "aria-label": "follow it back through the answer" });
+  const slider = el("input", {
+    type: "range",
+    min: 0,
+    step: 1,
+    "aria-label": "follow sources back through the answer",
+  });
   const ends = ["answer", "reasoning", "prompt"].map((name) => el("span", {}, name));
   const said = el("span", { class: "hint hop", role: "status" });
-  const reset = button("×", () => state.set({ h: "" }), { class: "reset", "aria-label": "what it read itself" });
+  const reset = button("×", () => state.set({ h: "" }), { class: "reset", "aria-label": "only what it read itself" });
   const track = el("div", { class: "track" }, slider, el("div", { class: "ends" }, ends));
-  const node = el("div", { class: "hops" }, el("span", { class: "hint" }, "followed back to"), track, said, reset);
+  const node = el("div", { class: "hops" }, el("span", { class: "hint" }, "follow back to"), track, said, reset);
   const most = () => Math.min(page.data.answer.tokens.length - 1, HOPS) + 1;
   slider.addEventListener("input", () => {
     const at = Number(slider.value);
@@ -150,7 +151,7 @@ export function hopSlider(page) {
     slider.max = String(all);
     slider.value = h === "all" ? String(all) : h || "0";
     const words = hopWords(h);
-    slider.setAttribute("aria-valuetext", words || "what it read itself");
+    slider.setAttribute("aria-valuetext", words || "only what it read itself");
     said.textContent = words;
     reset.hidden = !h;
   }

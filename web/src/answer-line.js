@@ -1,14 +1,14 @@
 import { shadeStyle } from "./colour.js";
-import { between, closest, el, plainToken, readable } from "./draw.js";
+import { between, closest, el, percent, plainToken, readable } from "./draw.js";
 import { shadingOf } from "./answer-shading.js";
 import { spanFrom, spanText, spanWords, trimmed } from "./answer-span.js";
 
 /** @import { AnswerPage, Piece } from "./types" */
 
-const LEAST = 0.05; // of what a token came from: less is not said
-const SAID = 4; // words of the answer that a source feeds, in words
+const LEAST = 0.05; // smaller shares are not mentioned
+const SAID = 4; // at most this many words of the answer are named for a source
 
-/** The answer in large letters. Its tokens are chosen by click, drag or keys, and shaded by what a source gave to them.
+/** The answer in large letters. Click, drag or keys select tokens; hovering a source shades what it contributed to.
  *
  * @param {AnswerPage} page
  */
@@ -22,7 +22,7 @@ export function answerLine(page) {
     class: "said",
     role: "listbox",
     "aria-multiselectable": "true",
-    "aria-label": "answer: choose a part",
+    "aria-label": "answer: select a part",
   });
   const note = el("p", { class: "hint feeds", role: "status" });
   let anchor = 0,
@@ -71,7 +71,7 @@ export function answerLine(page) {
     options[at].node.focus();
     focus = at;
     if (event.shiftKey) return choose(anchor, at);
-    if (isAlone(at)) return state.set({ s: "" }); // once more: the whole answer again
+    if (isAlone(at)) return state.set({ s: "" }); // a second click selects the whole answer
     anchor = at;
     dragging = true;
     choose(at, at);
@@ -125,7 +125,7 @@ export function answerLine(page) {
     node.classList.toggle("narrowed", s !== "");
     const inside = a ? shadingOf(page).inside : null;
     shadeBy(options.map(({ first, last }) => (inside ? sumOf(inside, first, last) : 0)));
-    note.textContent = options.length > 1 ? "Drag over any part of it." : "";
+    note.textContent = options.length > 1 ? "Drag over any part of the answer to see its sources." : "";
   }
 
   /** @param {number[]} parts of each option */
@@ -136,7 +136,7 @@ export function answerLine(page) {
     });
   }
 
-  /** First and last token of each word of the answer: neighbouring options with tokens of one word are one. */
+  /** Return the first and last token of each word of the answer, joining neighbouring options of one word. */
   function answerWords() {
     const { words } = page.data.answer;
     /** @type {{ from: number, to: number }[]} */
@@ -149,7 +149,7 @@ export function answerLine(page) {
     return spans;
   }
 
-  /** Shades what a source feeds, and says how much of each word came from it: the mean over its tokens.
+  /** Shade what a source contributed to, and say how much of each word came from it (the mean over its tokens).
    *
    * @param {number} unit
    */
@@ -166,10 +166,10 @@ export function answerLine(page) {
       .sort((x, y) => y.share - x.share);
     const said = most
       .slice(0, SAID)
-      .map(({ span, share }) => `“${spanWords(page.data.answer.pieces, span) || "⏎"}” ${Math.round(100 * share)} %`);
+      .map(({ span, share }) => `“${spanWords(page.data.answer.pieces, span) || "⏎"}” ${percent(share)}`);
     note.textContent = said.length
-      ? `It feeds ${said.join(" · ")}${most.length > SAID ? " …" : ""}`
-      : "It feeds no part of the answer.";
+      ? `It contributes to ${said.join(" · ")}${most.length > SAID ? " …" : ""}`
+      : "It contributes to no part of the answer.";
   }
   return { node, note, draw, point };
 }

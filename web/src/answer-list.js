@@ -1,15 +1,15 @@
 import { shade } from "./colour.js";
-import { button, closest, el } from "./draw.js";
-import { clipped, percent } from "./answer-lead.js";
+import { button, closest, el, percent } from "./draw.js";
+import { clipped } from "./answer-lead.js";
 import { RULE } from "./answer-truth.js";
 import { spanFrom } from "./answer-span.js";
 
 /** @import { AnswerPage, Truth } from "./types" */
 
 const FIRST = 6; // sources in the list
-const VERIFY = 4; // units that the line to copy leaves out
+const VERIFY = 4; // units that the suggested command leaves out
 
-/** The strongest sources of the chosen part, each with its share and, where it was left out, what then happened.
+/** The strongest sources of the selected part, each with its share and, if it was measured, what happened without it.
  *
  * @param {AnswerPage} page
  */
@@ -45,7 +45,7 @@ export function sourceList(page) {
   function verdict(i) {
     const known = truth.measured(i);
     if (!known) {
-      if (!page.server) return "";
+      if (!page.server || !truth.isPossible()) return "";
       return button("is it true?", () => truth.ask(i), { class: "ask" });
     }
     return el("span", { class: "truth", role: "status", title: RULE }, words(known, truth.agrees(i)));
@@ -72,17 +72,17 @@ export function sourceList(page) {
     const more = page.data.units[u].count - Math.min(FIRST, order.length);
     rest.textContent = more > 0 ? `${more.toLocaleString("en")} more` : "";
     rest.hidden = more <= 0;
-    if (refocus) /** @type {HTMLElement | null} */ (list.querySelector(refocus))?.focus(); // it was made anew
-    how.hidden = Boolean(page.server) || order.slice(0, FIRST).some((i) => truth.measured(i));
+    if (refocus) /** @type {HTMLElement | null} */ (list.querySelector(refocus))?.focus(); // the list was rebuilt
+    how.hidden = Boolean(page.server) || !truth.isPossible() || order.slice(0, FIRST).some((i) => truth.measured(i));
     if (how.hidden) note.hidden = true;
     note.replaceChildren(
-      el("p", {}, "Leaving sources out needs the model. Save this page again, by either line:"),
+      el("p", {}, "To leave sources out, the page needs the model. Save it again with either of these:"),
       el("code", {}, `answer.save("answer.html", unit="${u}", verify=${VERIFY})`),
       el("code", {}, `attnflow answer PROMPT -m MODEL --unit ${u} --verify ${VERIFY} -o answer.html`),
     );
   }
 
-  /** Where the focus is, as a selector that holds when the list is made anew. */
+  /** Return a selector for the focused element that still works after the list is rebuilt. */
   function focused() {
     const at = document.activeElement;
     if (!at || !list.contains(at)) return "";

@@ -5,15 +5,15 @@ import { spanFrom, trimmed } from "./answer-span.js";
 
 /** @import { AnswerPage, Piece } from "./types" */
 
-const LONG = 1500; // tokens above which the prompt scrolls in a box of its own, and only what is in sight has tokens
-const BLOCK = 120; // tokens of a block of a long prompt, at least, if it has lines; a line without end is cut at the most
+const LONG = 1500; // longer prompts scroll in a box, and tokens are built only when visible
+const BLOCK = 120; // tokens in a block of a long prompt, at least
 const MOST = 800;
-const PLAIN = 0.03; // of the largest share: less is not shaded, so that the rest can be read
-const SOFT = 0.36; // how dark sentences get: a whole sentence in the darkest shade would be hard to read
+const PLAIN = 0.03; // units below this part of the largest share are not shaded
+const SOFT = 0.36; // the darkest shade of a sentence, so that it stays readable
 
 /** @typedef {{ node: HTMLElement, start: number, end: number, token: number, shown: { node: HTMLElement, tokens: number[] }[], units: HTMLElement[], built: boolean }} Block */
 
-/** Where blocks of a long prompt begin: behind line breaks, or in a line without end behind some sentence.
+/** Return where the blocks of a long prompt begin: after line breaks or, in an endless line, after a sentence.
  *
  * @param {Piece[]} pieces
  * @param {Int32Array} sentences of each token
@@ -38,7 +38,7 @@ function blockStarts(pieces, sentences) {
   return starts;
 }
 
-/** The prompt as text that one reads, whose units are shaded by their shares.
+/** The prompt as readable text, with its units shaded by their shares.
  *
  * @param {AnswerPage} page
  */
@@ -98,7 +98,7 @@ export function promptText(page) {
     Object.assign(block, { shown: [], units: [], built: false });
   }
 
-  /** Spans of units around spans of tokens. @param {Block} block @param {string} unit */
+  /** Wrap the tokens of a block in their units. @param {Block} block @param {string} unit */
   function build(block, unit) {
     const { of } = page.data.units[unit],
       { marks } = page.data,
@@ -116,7 +116,7 @@ export function promptText(page) {
     };
     for (const [content, ...tokens] of page.data.prompt.pieces.slice(block.start, block.end)) {
       if (!tokens.length) {
-        open.push(document.createTextNode(readable(content))); // with the unit, if it goes on behind it
+        open.push(document.createTextNode(readable(content))); // belongs to the unit if the unit continues after it
         continue;
       }
       const its = of[tokens[0]] ?? -1;
@@ -131,7 +131,7 @@ export function promptText(page) {
       const mark = tokens.some((token) => marks[token]);
       const one = el("span", { class: mark ? "mark" : "tok", "data-at": block.shown.length }, readable(core));
       block.shown.push({ node: one, tokens });
-      // white space in front of a unit's first word is not shaded
+      // white space before a unit's first word is not shaded
       if (into !== box && !into.hasChildNodes()) into.before(before);
       else into.append(before);
       if (core) into.append(one);
@@ -193,7 +193,7 @@ export function promptText(page) {
     if (units.length) bring(best);
   }
 
-  /** Scrolls the box of a long prompt to a unit. @param {number} unit */
+  /** Scroll the box of a long prompt to a unit. @param {number} unit */
   function bring(unit) {
     const token = page.data.units[state.get().u].of.indexOf(unit);
     let at = blocks.length - 1;
@@ -211,10 +211,10 @@ export function promptText(page) {
       text.scrollTop += place.top - box.top - text.clientHeight / 3;
     };
     center();
-    requestAnimationFrame(center); // what was out of sight had a height that was guessed
+    requestAnimationFrame(center); // the heights of invisible blocks were estimates
   }
 
-  /** Where in a long prompt the shades are. */
+  /** Draw the overview strip: where in a long prompt the shades are. */
   function paintStrip() {
     const { unit: partOf } = shadingOf(page),
       { of } = page.data.units[state.get().u],
@@ -255,7 +255,7 @@ export function promptText(page) {
       part = tokens.reduce((sum, token) => sum + parts[token], 0);
     tip.show(event, [
       tokens.map((token) => plainToken(data.units.token.texts[token])).join(" "),
-      data.first && tokens[0] === 0 ? "first token: it has no share" : `share ${number(share)}`,
+      data.first && tokens[0] === 0 ? "first token: no share" : `share ${number(share)}`,
       `${part < 0 ? "against: " : ""}${number(part, 2)} of the log-odds`,
       unit && u !== "token" ? `its ${u}: share ${number(data.sources(span, u, h).units[Number(unit)])}` : null,
     ]);
@@ -270,7 +270,7 @@ export function promptText(page) {
     for (const one of block.units) one.classList.toggle("lit", Number(one.dataset.unit) === lit);
   }
 
-  /** Lights up one unit, or none; where asked for, scrolls to it.
+  /** Highlight one unit, or none, and optionally scroll to it.
    *
    * @param {number} unit
    * @param {boolean} into

@@ -2,9 +2,9 @@ import { unpacked } from "./data.js";
 
 /** @import { Kept, KeptMatrix, Span } from "./types" */
 
-const FADED = 0.5; // what fading weighs beside what was read: attnflow.answer_rows.FADED
+const FADED = 0.5; // weight of fading relative to what was read; the same as attnflow.answer_rows.FADED
 
-/** A matrix of a document: all of it, or the largest entries of each row with their places.
+/** Read a matrix of a document: all of it, or the largest entries of each row with their places.
  *
  * @param {Kept} kept
  * @returns {Promise<KeptMatrix>}
@@ -18,7 +18,7 @@ export async function readKept({ values: packed, places: packedPlaces, width, co
   function visitRow(row, visit) {
     for (let i = row * each; i < (row + 1) * each; i++) visit(places ? places[i] : i - row * each, values[i]);
   }
-  /** One entry, 0 where the row does not have it. @param {number} row @param {number} place */
+  /** Return one entry, or 0 if the row does not store it. @param {number} row @param {number} place */
   function at(row, place) {
     if (!places) return values[row * each + place];
     let low = row * each,
@@ -33,7 +33,7 @@ export async function readKept({ values: packed, places: packedPlaces, width, co
   return { width, covered, visitRow, at };
 }
 
-/** Signed values as shares: cut off at zero and divided by their sum.
+/** Return signed values as shares: clipped at zero and divided by their sum.
  *
  * @param {Float64Array} values
  */
@@ -42,7 +42,7 @@ export function sharesOf(values) {
   return values.map((x) => (total ? Math.max(0, x) / total : 0));
 }
 
-/** The mean over rows of the shares of units: each row that has any counts alike. `totals`: what speaks for each row.
+/** Return the shares of units, averaged over the rows that have any. `totals`: the total support of each row.
  *
  * @param {KeptMatrix} rows
  * @param {number[]} totals
@@ -61,7 +61,7 @@ export function meanShares(rows, totals, { from, to }) {
   return count ? sums.map((x) => x / count) : sums;
 }
 
-/** Some rows of a matrix, added up.
+/** Return the sum of some rows of a matrix.
  *
  * @param {KeptMatrix} matrix
  * @param {Iterable<number>} rows
@@ -72,7 +72,7 @@ export function added(matrix, rows) {
   return sums;
 }
 
-/** Root mean square over units; the last entry is what stands in none. @param {Float64Array} values */
+/** Return the root mean square over units, without the last entry (what is in no unit). @param {Float64Array} values */
 function sizeOf(values) {
   const units = values.length - 1;
   let sum = 0;
@@ -80,7 +80,7 @@ function sizeOf(values) {
   return Math.sqrt(sum / units) || 1;
 }
 
-/** What was read from each unit and how fast the answer falls as attention to it fades, on one scale, signed.
+/** Add, on one scale and signed, what was read from each unit and how fast the answer falls as attention to it fades.
  *
  * @param {Float64Array} read
  * @param {Float64Array} faded
@@ -91,8 +91,8 @@ export function combined(read, faded) {
   return read.map((x, i) => x / reads + (FADED * faded[i]) / fades);
 }
 
-/** How much weight the row of each answer token has when what stands on answer tokens is passed on so many times, and what
- * is left on them then. Tokens give to those before them.
+/** Pass shares on answer tokens back to earlier tokens `hops` times. Return the weight of each answer token's row, and the
+ * shares that remain on answer tokens.
  *
  * @param {KeptMatrix} inside shares of answer tokens, for each answer token
  * @param {boolean[]} filled whether the row of a token has any share
@@ -126,7 +126,7 @@ export function passedOn(inside, filled, { from, to }, hops) {
   return { weights, left };
 }
 
-/** Rows added up, each with its weight.
+/** Return the weighted sum of rows.
  *
  * @param {KeptMatrix} rows
  * @param {Float64Array} weights
@@ -140,7 +140,7 @@ export function weighted(rows, weights, share = (_, value) => value) {
   return sums;
 }
 
-/** The numbers of the parts, each from its first to its last token, that make up a span; null where none do.
+/** Return the indices of the parts (first and last token) that make up a span, or null if none do.
  *
  * @param {[number, number][]} parts
  * @param {Span} span

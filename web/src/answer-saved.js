@@ -1,4 +1,4 @@
-// A saved page: the document stands in the same file.
+// A saved page: the document is in the same file.
 import { mountAnswer } from "./answer.js";
 import { boot } from "./boot.js";
 

@@ -4,8 +4,8 @@ import { spanFrom } from "./answer-span.js";
 
 export const SMALL = ["token", "word"];
 
-/** What is shaded, on one scale on which the largest is 1: units of the prompt and, where they are to take part, the tokens
- * that stand apart: the first token, marks of a chat, and tokens of the answer (`inside`).
+/** Return the shades on a scale whose maximum is 1: units of the prompt and, if selected, the tokens that are usually not
+ * shaded: the first token, chat marks, and tokens of the answer (`inside`).
  *
  * @param {Pick<AnswerPage, "data" | "state">} page
  */

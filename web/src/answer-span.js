@@ -2,7 +2,7 @@ import { readable } from "./draw.js";
 
 /** @import { Piece, Span } from "./types" */
 
-/** The span that the state names: all of the answer where it names none.
+/** Read a span from the state; an empty text means the whole answer.
  *
  * @param {string} text
  * @param {{ whole: Span }} data
@@ -14,7 +14,7 @@ export function spanFrom(text, { whole }) {
   return { from: Math.min(from, to), to: Math.min(Math.max(from, to), whole.to) };
 }
 
-/** A span as the state names it.
+/** Write a span as the state stores it.
  *
  * @param {Span} span
  * @param {{ whole: Span }} data
@@ -24,13 +24,13 @@ export function spanText({ from, to }, { whole }) {
   return from === to ? String(from) : `${from}-${to}`;
 }
 
-/** White space around a text, and the text. @param {string} text */
+/** Split a text into leading white space, text and trailing white space. @param {string} text */
 export function trimmed(text) {
   const [, before, core, after] = /** @type {string[]} */ (/^(\s*)([^]*?)(\s*)$/.exec(text));
   return { before, core, after };
 }
 
-/** The text of a span of the answer.
+/** Return the text of a span of the answer.
  *
  * @param {Piece[]} pieces
  * @param {Span} span

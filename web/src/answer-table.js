@@ -4,13 +4,13 @@ import { spanFrom } from "./answer-span.js";
 
 /** @import { AnswerPage } from "./types" */
 
-const FIRST = 8; // units in the table, unless all are asked for
+const FIRST = 8; // units in the table, unless all are shown
 const ALL = 500;
 const AGAINST = 3;
-const LEAST = 0.0005; // a share outside of all units that three digits show
+const LEAST = 0.0005; // the smallest share outside all units that three digits can show
 const FALLS = "log p falls by";
 
-/** The numbers of units: what gave most to the chosen part of the answer, and what spoke against it.
+/** The table of units: those that contributed most to the selected part of the answer, and those that count against it.
  *
  * @param {AnswerPage} page
  */
@@ -18,7 +18,7 @@ export function sourceTable(page) {
   const { state } = page;
   const node = el("section", { class: "sources", "aria-label": "numbers" });
 
-  /** What was measured for what is shown, in the document. */
+  /** Return the measurements in the document, if they are for the selected span and unit. */
   function measuredHere() {
     const { verified, isOpening } = page.data,
       { s, u } = state.get();
@@ -41,7 +41,8 @@ export function sourceTable(page) {
       .slice(0, AGAINST);
     const most = sums[order[0]] || 1,
       largest = signed.reduce((size, x) => Math.max(size, Math.abs(x)), 0) || 1;
-    /** What speaks most against the answer has next to no share: its bar is of log-odds, in the hue of what is negative.
+    /** Return the bar of a unit. Units against the answer have hardly any share, so their bars show log-odds, in the
+     * negative hue.
      *
      * @param {number} i
      */
@@ -97,7 +98,7 @@ export function sourceTable(page) {
         : []),
       ...(outside >= LEAST ? [el("p", { class: "hint outside" }, `in no ${u}: a share of ${outside.toFixed(3)}`)] : []),
     );
-    if (refocus) more.focus(); // it was made anew
+    if (refocus) more.focus(); // the button was rebuilt
   }
   return { node, draw };
 }

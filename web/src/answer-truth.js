@@ -3,12 +3,12 @@ import { spanFrom } from "./answer-span.js";
 
 /** @import { AnswerPage, Truth } from "./types" */
 
-const EFFECT = 0.1; // a fall of log p below this is none: the probability changes by less than a tenth
-const SHARE = 0.1; // a source with such a share should have an effect
-const LITTLE = 0.1; // of the largest share: a source with less should not have a large effect
-const LARGE = 0.5; // of the largest fall
+const EFFECT = 0.1; // a smaller fall of log p counts as no effect: the probability changes by less than a tenth
+const SHARE = 0.1; // a source with at least this share should have an effect
+const LITTLE = 0.1; // a source below this part of the largest share should not have a large effect
+const LARGE = 0.5; // an effect above this part of the largest fall is large
 
-/** Whether what happened without a source bears its share out. most: the largest share and fall of those left out.
+/** Return whether a source's effect confirms its share. most: the largest share and fall among the measured sources.
  *
  * @param {number} share
  * @param {number} fall
@@ -20,11 +20,11 @@ export function bearsOut(share, fall, most) {
 }
 
 export const RULE =
-  "Is it true: by how much the answer's log-probability really falls without the source. ✓: share and fall tell the same. " +
-  "Disagrees: a source with a share of a tenth or more has no effect (a fall below 0.1), or one with less than a tenth " +
+  "Is it true? shows how much the answer's log-probability falls when the source is left out. ✓: the fall confirms the share. " +
+  "Disagrees: a source with a share of 10 % or more has no effect (a fall below 0.1), or a source with less than a tenth " +
   "of the largest share has more than half of the largest fall.";
 
-/** What was measured by leaving sources out: in the document, or by a server when it is asked for.
+/** The effects of leaving sources out: stored in the document, or measured by a server on request.
  *
  * @param {AnswerPage} page
  */
@@ -46,7 +46,7 @@ export function truths(page) {
     return answers.get(keyOf(number)) ?? null;
   }
 
-  /** Whether a source's share is borne out; null where it was not measured. @param {number} number */
+  /** Return whether a source's effect confirms its share, or null if it was not measured. @param {number} number */
   function agrees(number) {
     const { u, h } = state.get(),
       { units } = page.data.sources(span(), u, h),
@@ -62,7 +62,7 @@ export function truths(page) {
     return bearsOut(units[number], truth.fall, most);
   }
 
-  /** Asks the server. @param {number} number */
+  /** Let the server leave a source out. @param {number} number */
   async function ask(number) {
     if (!page.server) return;
     const key = keyOf(number),
@@ -81,10 +81,12 @@ export function truths(page) {
     listeners.forEach((listener) => listener());
   }
   return {
+    /** Whether sources can be left out: the library cannot do that for a prompt with an image. */
+    isPossible: () => !page.data.picture,
     measured,
     agrees,
     ask,
-    /** An answer that has grown is another one. */
+    /** Drop all results, because the answer has grown. */
     forget: () => answers.clear(),
     listen: (/** @type {() => void} */ listener) => void listeners.push(listener),
   };

@@ -1,10 +1,11 @@
-// The page of an answer: what it rests on in words, the answer, its prompt shaded by what a part of it came from, the
-// sources of that part, and everything else under Details.
+// The page of an answer: what it rests on in words, the answer, the prompt shaded by its sources, a list of the sources,
+// and everything else under Details.
 import { readAnswer } from "./answer-data.js";
 import { details } from "./answer-details.js";
 import { apartLine, headline, hopSlider } from "./answer-lead.js";
 import { answerLine } from "./answer-line.js";
 import { sourceList } from "./answer-list.js";
+import { answerPicture } from "./answer-picture.js";
 import { promptText } from "./answer-prompt.js";
 import { spanText } from "./answer-span.js";
 import { truths } from "./answer-truth.js";
@@ -13,8 +14,7 @@ import { shortName, showPanels, switched, topOf } from "./frame.js";
 
 /** @import { AnswerData, AnswerDocument, AnswerPage, AnswerServer, Piece, ShownAnswer } from "./types" */
 
-/** What is chosen: s span, u unit, h hops, a whether what stands apart is shaded too, n whether the table has all units, d
- * whether Details are open.
+/** The selection. s: span, u: unit, h: hops, a: shade unshaded tokens too, n: all units in the table, d: Details are open.
  *
  * @param {AnswerData} data
  */
@@ -30,7 +30,7 @@ const defaultsOf = (data) => ({
 /** @param {Piece[]} some @param {Piece[]} others */
 const isSame = (some, others) => some.length === others.length && some.every(([text], i) => text === others[i][0]);
 
-/** Puts the page of an answer into an element.
+/** Show the page of an answer in an element.
  *
  * @param {HTMLElement} root
  * @param {AnswerDocument} doc
@@ -47,9 +47,9 @@ export async function mountAnswer(root, doc, prefix = "", server = null) {
     async update(longer) {
       const number = ++latest,
         data = await readAnswer(longer);
-      if (number !== latest || page.signal.aborted) return; // a longer one came meanwhile
+      if (number !== latest || page.signal.aborted) return; // a longer answer has arrived
       const { prompt } = page.data;
-      if (isSame(prompt.pieces, data.prompt.pieces)) data.prompt = prompt; // what stands on the screen stays there
+      if (isSame(prompt.pieces, data.prompt.pieces)) data.prompt = prompt; // keeps what is on screen
       page.data = data;
       page.truth.forget();
       shown.update();
@@ -90,6 +90,7 @@ function show(root, data, prefix, server) {
         apart = apartLine(page),
         hops = hopSlider(page),
         prompt = promptText(page),
+        picture = answerPicture(page),
         list = sourceList(page),
         more = details(page);
       let pointed = -1;
@@ -109,7 +110,8 @@ function show(root, data, prefix, server) {
       const said = el("section", { class: "answered" }, line.node, line.note);
       const read = el("div", { class: "reading" }, apart.node, prompt.node);
       const beside = el("div", { class: "beside" }, read, list.node);
-      const top = el("section", {}, said, lead.node, controls); // a headline above would move the answer while one drags
+      const shown = el("div", data.picture ? { class: "with-picture" } : {}, picture.node, beside);
+      const top = el("section", {}, said, lead.node, controls); // a headline above the answer would move it during a drag
       /** @param {{ draw(): void }[]} parts */
       const drawn = (parts) => () => {
         pointed = -1;
@@ -118,7 +120,7 @@ function show(root, data, prefix, server) {
       const needs = ["s", "u", "h", "a", "theme"];
       const sections = [
         { node: top, needs, draw: drawn([lead, line, hops]) },
-        { node: beside, needs, draw: drawn([apart, prompt, list]) },
+        { node: shown, needs, draw: drawn([picture, apart, prompt, list]) },
         { node: more.node, needs: [...needs, "n", "d"], draw: more.draw },
       ];
       return { sections, foot: "" };

@@ -1,18 +1,18 @@
-// One word of a text taken out or replaced: what answer edges predict for the answer, beside what the model then does.
-import { button, el, messageOf, plainToken } from "./draw.js";
+// Delete or replace one word of a text, and compare what answer edges predict with what the model does.
+import { button, el, messageOf, percent, plainToken } from "./draw.js";
 
 /** @import { Data } from "./types" */
 /** @typedef {{ word: string, text: string, kind: string, answer: string, before: Odds, after: Odds, predicted: number | null,
  *   true: number, own: { answer: string, probability: number } }} Change */
 /** @typedef {{ probability: number, logOdds: number | null }} Odds */
 
-/** The words of a document in their order, as the server counts them. @param {Data} data */
+/** Return the words of a document in order, as the server counts them. @param {Data} data */
 function wordsOf(data) {
   const { tokens, special } = data.units.words ?? data.units.subwords;
   return tokens.filter((_, i) => !special[i]).map((token) => plainToken(token));
 }
 
-/** The number of the word that a position of a unit stands in, -1 for none. @param {Data} data @param {string} unit @param {number} token */
+/** Return the number of the word at a position of a unit, or -1. @param {Data} data @param {string} unit @param {number} token */
 function wordAt(data, unit, token) {
   const { words, subwords } = data.units,
     { special } = words ?? subwords;
@@ -21,13 +21,6 @@ function wordAt(data, unit, token) {
   return special.slice(0, place).filter((mark) => !mark).length;
 }
 
-/** @param {number} p */
-const percent = (p) => {
-  const whole = 100 * p;
-  if (whole > 0 && whole < 0.1) return "< 0.1 %";
-  return whole < 100 && whole > 99.9 ? "> 99.9 %" : `${whole.toFixed(1)} %`;
-};
-
 /** @param {number | null} x */
 const signed = (x) => (x === null ? "–" : `${x < 0 ? "−" : "+"}${Math.abs(x).toFixed(2)}`);
 
@@ -35,7 +28,7 @@ const signed = (x) => (x === null ? "–" : `${x < 0 ? "−" : "+"}${Math.abs(x)
  * @param {Data} data
  * @param {object} does
  * @param {(edit: { word: number, replacement?: string }) => Promise<Change>} does.edit
- * @param {(text: string) => void} does.explain the other text instead of this one
+ * @param {(text: string) => void} does.explain replaces this text by the new one
  * @param {(text: string) => void} does.beside
  */
 export function editRow(data, { edit, explain, beside }) {
@@ -71,7 +64,7 @@ export function editRow(data, { edit, explain, beside }) {
   /** @param {{ replacement?: string }} how */
   async function change(how) {
     const mine = ++latest;
-    outcome.textContent = "asking the model …";
+    outcome.textContent = "running the model …";
     node.setAttribute("aria-busy", "true");
     try {
       const done = await edit({ word: Number(word.value), ...how });
@@ -84,14 +77,14 @@ export function editRow(data, { edit, explain, beside }) {
 
   /** @param {Change} done @param {string} [replacement] */
   function told({ word: gone, text, kind, answer, before, after, predicted, own, true: real }, replacement) {
-    const amount = (/** @type {number} */ p) => (kind === "score" ? p.toFixed(3) : percent(p));
+    const amount = (/** @type {number} */ p) => (kind === "score" ? p.toFixed(3) : percent(p, 1));
     const how = replacement ? `“${replacement}” for “${gone}”` : `Without “${gone}”`;
     const name = plainToken(answer),
       unit = kind === "score" ? "score" : "log-odds";
     const guess =
       predicted === null
-        ? "no prediction, because this model has no answer edges"
-        : `predicted ${signed(predicted)}${replacement ? " (without the word; it knows nothing of the new one)" : ""}`;
+        ? "no prediction (this model has no answer edges)"
+        : `predicted ${signed(predicted)}${replacement ? " (for deleting the word; it ignores the new one)" : ""}`;
     return [
       el(
         "p",
@@ -99,22 +92,22 @@ export function editRow(data, { edit, explain, beside }) {
         `${how}: `,
         el("b", {}, `${name} ${amount(before.probability)} → ${amount(after.probability)}`),
         own.answer === answer ? "" : `. The model now says ${plainToken(own.answer)} ${amount(own.probability)}`,
-        `. Change of ${unit}: ${guess}, `,
-        el("b", {}, `true ${signed(real)}`),
+        `. Change in ${unit}: ${guess}, `,
+        el("b", {}, `actual ${signed(real)}`),
         ".",
       ),
       el(
         "p",
         { class: "next" },
         button("explain this text", () => explain(text)),
-        button("beside the first", () => beside(text)),
+        button("compare with the original", () => beside(text)),
       ),
     ];
   }
 
   return {
     node,
-    /** Chooses the word of a token that is chosen on the page. @param {string} unit @param {number} token */
+    /** Select the word of the token that is selected on the page. @param {string} unit @param {number} token */
     choose: (unit, token) => {
       const number = wordAt(data, unit, token);
       if (number >= 0) word.value = String(number);

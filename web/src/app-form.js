@@ -1,4 +1,4 @@
-// The form of the app: a model, and what it reads; of a language model a prompt, and how much it writes.
+// The form of the app: a model and its input; for a language model, a prompt and the length of the answer.
 import { choice, el, press } from "./draw.js";
 
 /** @typedef {{ name: string, kind?: string, writes?: boolean, characters?: number | null, tokens?: number | null }} Model */
@@ -8,16 +8,16 @@ import { choice, el, press } from "./draw.js";
 const EXAMPLE = "the key to the cabinets";
 const PROMPT =
   "The museum was founded in 1921. Its first director, Agnes Holm, had been a ship's engineer. After her it was led by Peter Lund, who sold half of the collection. Who was the first director?";
-const TOKENS = 40; // as the server writes, unless somebody says otherwise
+const TOKENS = 40; // the server's default
 
-/** What of the form the address has. */
+/** The fields of the form that the address stores. */
 export const NAMES = ["model", "text", "target", "cut", "as", "tokens", "answer"];
 
 /**
  * @param {Model[]} models
- * @param {string | null} first the text that it opens with, where it is no example
+ * @param {string | null} first the initial text, or null for an example
  * @param {() => void} onsubmit
- * @param {() => void} onchange whenever anything in it is another
+ * @param {() => void} onchange called after every change
  */
 export function makeForm(models, first, onsubmit, onchange) {
   const model = el(
@@ -29,12 +29,12 @@ export function makeForm(models, first, onsubmit, onchange) {
   const target = el("input", {
     type: "text",
     "aria-label": "what the decoder writes",
-    placeholder: "what the decoder writes (its own answer, if left empty)",
+    placeholder: "what the decoder writes (leave empty for its own answer)",
   });
   const answer = el("input", {
     type: "text",
     "aria-label": "answer",
-    placeholder: "an answer to explain (the model writes one, if left empty)",
+    placeholder: "an answer to explain (leave empty to let the model write one)",
   });
   const tokens = el("input", { type: "number", min: 1, max: 999, value: TOKENS, "aria-label": "tokens to write" });
   const writing = el(
@@ -45,13 +45,13 @@ export function makeForm(models, first, onsubmit, onchange) {
   );
   const file = el("input", { type: "file", accept: "image/png,image/jpeg", "aria-label": "image" });
   const cut = el("input", { type: "checkbox" }),
-    cutLabel = el("label", { class: "hint" }, cut, " cut a text that is too long");
+    cutLabel = el("label", { class: "hint" }, cut, " truncate a text that is too long");
   const go = el("button", { type: "submit" }, "Explain"),
     keys = el("span", { class: "hint keys" }, /Mac|iP/.test(navigator.platform) ? "⌘ Enter" : "Ctrl+Enter");
   const long = el("span", { class: "long bad", hidden: true });
   let way = "",
     isMade = false;
-  const ways = choice("what to do", { "": "write an answer", text: "the text alone" }, "", (value) => {
+  const ways = choice("what to do", { "": "write an answer", text: "text only" }, "", (value) => {
     way = value;
     fit();
   });
@@ -88,7 +88,7 @@ export function makeForm(models, first, onsubmit, onchange) {
     return models.find(({ name }) => name === model.value) ?? models[0];
   }
 
-  /** A language model answers, unless somebody wants the page of the text; one that translates has its page first. */
+  /** Return whether to write an answer: the default for a language model, but not for a model that translates. */
   function isAnswer() {
     const { kind, writes } = chosen();
     return Boolean(writes) && (kind === "encoder-decoder" ? way === "answer" : way !== "text");
@@ -123,11 +123,11 @@ export function makeForm(models, first, onsubmit, onchange) {
     text.rows = Math.min(8, Math.max(2, Math.ceil(count / 110), text.value.split("\n").length));
     long.hidden = !most || count <= most || text.hidden;
     if (most && !long.hidden)
-      long.textContent = `${count.toLocaleString("en")} characters: this server takes ${most.toLocaleString("en")}`;
+      long.textContent = `${count.toLocaleString("en")} characters: this server accepts at most ${most.toLocaleString("en")}`;
     if (isMade) onchange();
   }
 
-  /** What the form says, as the address has it. */
+  /** Return the form's values as the address stores them. */
   function values() {
     const { kind } = chosen(),
       answers = isAnswer(),
@@ -163,7 +163,7 @@ export function makeForm(models, first, onsubmit, onchange) {
     return { ...common, text: text.value, ...(target.hidden || !target.value ? {} : { target: target.value }) };
   }
 
-  /** Takes what an address says. @param {(name: string) => string | null} of */
+  /** Fill the form from an address. @param {(name: string) => string | null} of */
   function load(of) {
     const name = of("model");
     if (name && models.some((one) => one.name === name)) model.value = name;
@@ -203,7 +203,7 @@ async function base64(file) {
   return btoa(binary);
 }
 
-/** Which sentence says that results are of another form than this one; none where they are of this one.
+/** Return a sentence that says what the results are for, or "" if they match the form.
  *
  * @param {Record<string, string>} before
  * @param {Record<string, string>} now
@@ -211,8 +211,8 @@ async function base64(file) {
 export function staleness(before, now) {
   const changed = Object.keys(now).filter((name) => (before[name] ?? "") !== now[name]);
   if (!changed.length) return "";
-  if (changed.includes("model")) return `These results are of ${before.model}.`;
-  if (changed.includes("text")) return "These results are of the text before.";
-  if (changed.includes("image")) return "These results are of the image before.";
-  return "These results are of the settings before.";
+  if (changed.includes("model")) return `These results are for ${before.model}.`;
+  if (changed.includes("text")) return "These results are for the previous text.";
+  if (changed.includes("image")) return "These results are for the previous image.";
+  return "These results are for the previous settings.";
 }

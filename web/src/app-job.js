@@ -1,4 +1,4 @@
-// What the app asks of its server: requests, and jobs that are watched until they end.
+// Requests to the app's server, and jobs that are polled until they end.
 import { el } from "./draw.js";
 
 /** @typedef {{ id: string | null }} Job */
@@ -14,39 +14,39 @@ export async function ask(method, path, body) {
       ...(body && { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }),
     });
   } catch {
-    throw new Error("the server does not answer: is attnflow serve still running?");
+    throw new Error("The server does not respond. Is attnflow serve still running?");
   }
   const content = answer.status === 204 ? null : await answer.json().catch(() => null);
-  if (!answer.ok) throw new Error(content?.error ?? `the server answered ${answer.status}`);
+  if (!answer.ok) throw new Error(content?.error ?? `The server responded with status ${answer.status}.`);
   return content;
 }
 
-/** Takes a job back, whose name the server has said. @param {Job} job */
+/** Cancel a job, if the server has named it yet. @param {Job} job */
 export function drop({ id }) {
   if (id) ask("DELETE", `/api/jobs/${id}`).catch(() => null);
 }
 
-/** @type {Record<string, string>} what is done, where the server's own word says too little */
+/** @type {Record<string, string>} clearer names for some of the server's stages */
 const STAGES = { model: "running the model", "answer edges": "finding what the answer rests on" };
 
-/** Seconds in words. @param {number} seconds */
+/** Describe a duration. @param {number} seconds */
 export function duration(seconds) {
   if (seconds < 1.5) return "about a second";
   if (seconds < 90) return `about ${Math.round(seconds)} s`;
   return `about ${Math.round(seconds / 60)} min`;
 }
 
-/** How far a job is, as a bar and a sentence with what is left, where that can be known. */
+/** A job's progress: a bar, and a sentence with the time left if it is known. */
 export function makeProgress() {
   const bar = el("progress", { max: 1, value: 0, hidden: true, "aria-label": "progress" }),
     say = el("span", { class: "say", role: "status" });
-  /** Where the stage began, and how much was done by then. */
+  /** When the stage began, and how much was done by then. */
   let begun = { stage: "", at: 0, done: 0 };
 
-  /** @param {JobState} now @param {string} before what is said first */
+  /** @param {JobState} now @param {string} before the beginning of the sentence */
   function tell(now, before = "") {
     if (now.state === "queued") {
-      say.textContent = now.position ? `waiting: ${now.position} before this` : "waiting";
+      say.textContent = now.position ? `waiting: ${now.position} ahead of this` : "waiting";
       return;
     }
     const counted = now.total > 1,
@@ -76,16 +76,16 @@ export function makeProgress() {
   return { bar, say, tell, begin, end };
 }
 
-/** Asks for a job and waits for its result. What is known before is handed on.
+/** Start a job and wait for its result; partial results are shown as they arrive.
  *
- * @param {Job} job gets its name
+ * @param {Job} job receives its id
  * @param {string} path
  * @param {object} question
  * @param {object} watch
  * @param {() => boolean} watch.isWanted
  * @param {(now: JobState) => void} watch.tell
  * @param {(partial: any) => Promise<void>} watch.show
- * @returns {Promise<any>} the result; null where nobody wants it any more
+ * @returns {Promise<any>} the result, or null if it is no longer wanted
  */
 export async function resultOf(job, path, question, { isWanted, tell, show }) {
   job.id = (await ask("POST", path, question)).id;
@@ -102,7 +102,7 @@ export async function resultOf(job, path, question, { isWanted, tell, show }) {
     if (now.partials > partials) {
       partials = now.partials;
       wait = 60;
-      const partial = await ask("GET", `/api/jobs/${job.id}/partial`).catch(() => null); // it may have ended by now
+      const partial = await ask("GET", `/api/jobs/${job.id}/partial`).catch(() => null); // the job may have ended
       if (!isWanted()) return null;
       if (partial) await show(partial);
       if (!isWanted()) return null;

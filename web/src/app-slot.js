@@ -1,4 +1,4 @@
-// One form of the app and the page under it: of a text, or of an answer that grows.
+// One form of the app and the page below it: of a text, or of an answer that grows.
 import { mountAnswer } from "./answer.js";
 import { editRow } from "./app-edit.js";
 import { NAMES, makeForm, staleness } from "./app-form.js";
@@ -10,12 +10,12 @@ import { mount } from "./page.js";
 /** @import { Model, Question } from "./app-form.js" */
 /** @import { Job } from "./app-job.js" */
 /** @import { AnswerDocument, Data } from "./types" */
-/** What stands under a form. page: of a text, with what it shows; an answer has none.
+/** The page below a form. page: the page of a text; null for an answer.
  *
  * @typedef {{ box: HTMLElement, state: any, page: ReturnType<typeof mount> | null, close(): void }} Shown
  */
 
-/** What a new text does away with: places in the old one; and what another kind of page would read otherwise. */
+/** Names in the address that a new text clears: places in the old text, and names that another kind of page reads differently. */
 const PLACES = { page: ["q", "t", "l", "h", "p"], answer: ["s", "h", "v"] };
 const OTHERS = ["q", "t", "l", "h", "p", "s", "v", "u", "n", "m", "c", "a", "x", "r"];
 
@@ -26,7 +26,7 @@ export function address() {
 /**
  * @param {string} prefix of its names in the address
  * @param {Model[]} models
- * @param {string | null} first the text that it opens with
+ * @param {string | null} first the initial text
  * @param {object} on
  * @param {(() => void) | null} on.close
  * @param {(shown: Shown, fresh: boolean) => void} on.shown
@@ -37,7 +37,7 @@ export function makeSlot(prefix, models, first, on) {
   let job = null;
   /** @type {Shown | null} */
   let shown = null;
-  /** @type {Record<string, string> | null} what the form said when what is shown was asked for */
+  /** @type {Record<string, string> | null} the form's values for the results on screen */
   let shownForm = null;
   let shownKind = "";
   const progress = makeProgress(),
@@ -52,7 +52,7 @@ export function makeSlot(prefix, models, first, on) {
   const node = el("div", { class: "slot" }, form.node, note, tools, body);
   grey();
 
-  /** Greys results out that are not of what the form says, and says whose they are. */
+  /** Grey out results that do not match the form, and say what they are for. */
   function grey() {
     empty.textContent =
       form.kind() === "image"
@@ -63,16 +63,16 @@ export function makeSlot(prefix, models, first, on) {
     const why = shown && shownForm ? staleness(shownForm, form.values()) : "";
     note.hidden = !why;
     note.textContent =
-      why && (job ? `${why} The new ones are on their way.` : `${why} Press ${form.verb()} for new ones.`);
+      why && (job ? `${why} New ones are being computed.` : `${why} Press ${form.verb()} for new ones.`);
     for (const part of [tools, body]) part.classList.toggle("stale", Boolean(why));
   }
 
-  /** What the form has in the address. @param {URLSearchParams} parameters */
+  /** Return the form's values in an address. @param {URLSearchParams} parameters */
   function formIn(parameters) {
     return JSON.stringify(NAMES.map((name) => parameters.get(prefix + name) ?? ""));
   }
 
-  /** What the next page starts from: the address keeps the question, and places in another text go.
+  /** Update the address for the next page: store the question, and clear places in another text.
    *
    * @param {Record<string, string>} values
    * @param {"page" | "answer"} kind
@@ -90,7 +90,7 @@ export function makeSlot(prefix, models, first, on) {
     history.replaceState(null, "", `#${now}`);
   }
 
-  /** Explains what the address says, unless it is here already. */
+  /** Explain what the address asks for, unless it is already shown. */
   function start() {
     const parameters = address();
     const isHere = shownForm && formIn(parameters) === JSON.stringify(NAMES.map((name) => shownForm?.[name] ?? ""));
@@ -99,7 +99,7 @@ export function makeSlot(prefix, models, first, on) {
     if (form.kind() !== "image") run(false);
   }
 
-  /** Takes the question back, even where the server has not said yet which job it is. */
+  /** Cancel the job, even if the server has not named it yet. */
   function cancel() {
     if (!job) return;
     drop(job);
@@ -168,7 +168,7 @@ export function makeSlot(prefix, models, first, on) {
     }
   }
 
-  /** How the page of a text is shown, and shown again when more of it is known: what is chosen stays chosen.
+  /** Show the page of a text, and show it again when more of it is known; the selection stays.
    *
    * @param {Question} question
    */
@@ -203,7 +203,7 @@ export function makeSlot(prefix, models, first, on) {
     };
   }
 
-  /** Remembers where the reader is; call what it gives on the page that takes the place of this one. */
+  /** Remember the reader's place. The returned function restores it on the next page. */
   function keep() {
     const choices = shown?.state.get(),
       scrolled = scrollY,
@@ -211,7 +211,7 @@ export function makeSlot(prefix, models, first, on) {
       focus = box?.contains(document.activeElement)
         ? pathTo(box, /** @type {Element} */ (document.activeElement))
         : null;
-    body.style.minHeight = `${body.offsetHeight}px`; // the text below must not jump while there is nothing here
+    body.style.minHeight = `${body.offsetHeight}px`; // keeps the content below from jumping
     return (/** @type {ReturnType<typeof mount>} */ page, /** @type {HTMLElement} */ next) => {
       page.state.set(choices);
       if (focus) at(next, focus)?.focus({ preventScroll: true });
@@ -286,7 +286,7 @@ export function makeSlot(prefix, models, first, on) {
   return { node, start, close, run, shown: () => shown, text: form.text, focus: form.focus, load: form.load };
 }
 
-/** The places of an element among its ancestors' children, up to a box. @param {Element} box @param {Element} element */
+/** Return the path of child indices from a box to an element. @param {Element} box @param {Element} element */
 function pathTo(box, element) {
   const path = [];
   for (let at_ = element; at_ !== box && at_.parentElement; at_ = at_.parentElement)
@@ -294,7 +294,7 @@ function pathTo(box, element) {
   return path;
 }
 
-/** The element at such a place, where there still is one. @param {Element} box @param {number[]} path */
+/** Return the element at a path, if it still exists. @param {Element} box @param {number[]} path */
 function at(box, path) {
   const element = path.reduce((/** @type {Element | undefined} */ node, i) => node?.children[i], box);
   return element instanceof HTMLElement ? element : null;

@@ -9,7 +9,7 @@ import { pairView } from "./pair-view.js";
 /** @import { Model } from "./app-form.js" */
 /** @import { Shown } from "./app-slot.js" */
 
-/** What two pages of the same tokens share. */
+/** Names in the state that two pages with the same tokens share. */
 const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l", "a", "x", "d"];
 
 /** @param {HTMLElement} root @param {Model[]} models */
@@ -33,7 +33,7 @@ function application(root, models) {
       "div",
       { class: "app-top" },
       el("h1", {}, "attnflow"),
-      el("span", { class: "hint" }, "runs on this machine; nothing leaves it"),
+      el("span", { class: "hint" }, "runs on this machine; no data leaves it"),
       more,
     ),
     difference,
@@ -53,7 +53,7 @@ function application(root, models) {
     return slot;
   }
 
-  /** Another text in the second place. @param {string} model @param {string} text */
+  /** Show another text in the second slot. @param {string} model @param {string} text */
   function beside(model, text) {
     const slot = slots[1] ?? open("b.", text);
     slot.load((name) => ({ model, text, as: address().get("as") })[name] ?? null);
@@ -73,7 +73,7 @@ function application(root, models) {
     more.hidden = slots.length > 1;
   }
 
-  /** What is around the pages wears their theme, and they wear one. @param {Shown} shown */
+  /** Use one theme for both pages and the app around them. @param {Shown} shown */
   function dress({ box }) {
     if (slots.some((slot) => slot.shown()?.box === box)) {
       root.dataset.theme = box.dataset.theme;
@@ -101,12 +101,12 @@ function application(root, models) {
     if (fresh && other && together.length) follow(shown, other, SHARED);
   }
 
-  /** Two pages stand under their difference; those of the same tokens move together, until one of them is another. */
+  /** Show the difference above two pages; pages with the same tokens share their selection. */
   function link() {
     const [a, b] = slots.map((slot) => slot.shown());
     pair?.close();
     const [left, right] = [a, b].map((one) => one?.page?.page.data);
-    pair = left && right && !left.patches && !right.patches ? pairView(left, right) : null; // images have no words
+    pair = left && right && !left.patches && !right.patches ? pairView(left, right) : null; // no words in images
     difference.replaceChildren(...(pair ? [pair.node] : []));
     pair?.paint();
     const unitsOf = (/** @type {Shown} */ { page }) => JSON.stringify(page?.page.data.units);
@@ -129,7 +129,7 @@ function application(root, models) {
   const second = () => address().has("b.model") || address().has("b.text");
   open("").start();
   if (second()) open("b.").start();
-  // a link to another text that is opened where the app is already
+  // a link to another text that is opened while the app is open
   addEventListener("hashchange", () => {
     if (slots.length > 1 && !second()) close();
     for (const slot of slots) slot.start();
@@ -137,7 +137,7 @@ function application(root, models) {
   });
 }
 
-/** The app, or a page that was saved from it.
+/** Show the app, or a page that was saved from it.
  *
  * @param {HTMLElement} root
  * @param {any} content

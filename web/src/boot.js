@@ -1,7 +1,6 @@
 import { el, messageOf } from "./draw.js";
 
-/** Hands the document that stands in this file to what shows it, with the view that it was saved with, and says so where that
- * cannot.
+/** Show the document in this file with the view that it was saved with, or an error message.
  *
  * @param {(root: HTMLElement, content: any) => unknown} show
  */

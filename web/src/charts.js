@@ -3,8 +3,8 @@ import { many } from "./frame.js";
 
 /** @import { Attributes, Child, Interval, Mark, PanelsPage } from "./types" */
 
-const LEFT = 46; // of the axis: room for the numbers beside it
-const NARROW = 560; // below it names stand under a chart, else beside it
+const LEFT = 46; // room for the numbers left of the axis
+const NARROW = 560; // in narrower charts, names are below instead of at the side
 
 /** @param {string} d @param {Attributes} [attributes] */
 export const path = (d, attributes) => svg("path", { d, fill: "none", stroke: "var(--line)", ...attributes });
@@ -12,7 +12,7 @@ export const path = (d, attributes) => svg("path", { d, fill: "none", stroke: "v
 /** @param {number} x @param {number} y @param {string} text */
 export const tick = (x, y, text, anchor = "middle") => label(x, y, text, { "text-anchor": anchor, class: "tick" });
 
-/** As many decimals for all, so that columns can be compared: what is next to nothing is 0 or −0, never a power of ten.
+/** Format with a fixed number of decimals, so that columns can be compared; never as a power of ten.
  *
  * @param {number | null | undefined} x
  */
@@ -25,7 +25,7 @@ export const interval = ({ mean, low, high }) => `${decimals(mean)} [${decimals(
 /** @param {string[]} names */
 export const widest = (names) => Math.max(0, ...names.map((name) => textWidth(name, 12)));
 
-/** The look of a line. @param {string} stroke @param {string | null | undefined} dash */
+/** Return the attributes of a line. @param {string} stroke @param {string | null | undefined} dash */
 export const lineLook = (stroke, dash) => ({
   stroke,
   "stroke-width": 1.8,
@@ -33,7 +33,7 @@ export const lineLook = (stroke, dash) => ({
   "stroke-linecap": "round",
 });
 
-/** Round numbers between two, about so many.
+/** Return about `count` round numbers in a range.
  *
  * @param {number} low
  * @param {number} high
@@ -47,7 +47,7 @@ export function ticks(low, high, count) {
   return Array.from({ length: Math.floor(high / step + 1e-9) - from + 1 }, (_, i) => (from + i) * step);
 }
 
-/** Texts at places on an axis, those that matter most first: what would touch one before it is left out.
+/** Label places on an axis, most important first; labels that would touch an earlier one are left out.
  *
  * @param {[number, string][]} entries
  * @param {number} y
@@ -63,7 +63,7 @@ export function apart(entries, y) {
   });
 }
 
-/** A picture and what it says: `marks[row][column]` are read out by the pointer, by arrow keys, and as a list behind it.
+/** A chart. The pointer and the arrow keys show the text of `marks[row][column]`; screen readers get them as a list.
  *
  * @param {PanelsPage} page
  * @param {[number, number]} size
@@ -116,7 +116,7 @@ export function chart(page, [width, height], title, parts, marks) {
 /** @param {string[]} lines @param {string} kind @param {...Child} parts @returns {Mark} */
 export const marked = (lines, kind, ...parts) => ({ node: svg("g", { class: `mark-of ${kind}` }, parts), lines });
 
-/** Lines over steps, with a band at each that says its values; names beside them where there is room, else below.
+/** A line chart. Each step has a band that shows its values; names are at the side if there is room, or below.
  *
  * @param {PanelsPage} page
  * @param {number} width
@@ -125,10 +125,10 @@ export const marked = (lines, kind, ...parts) => ({ node: svg("g", { class: `mar
  * @param {string[]} parts.names of the lines
  * @param {ReturnType<typeof lineLook>[]} parts.looks
  * @param {(number | null)[][]} parts.rows a value of each line at each step
- * @param {number[]} parts.at where each step is on the axis, whole numbers from 0; lines go on between neighbours, and
- *   what has none is a dot
- * @param {[number, string][]} parts.marks texts on that axis, those that matter most first
- * @param {[string, string]} parts.axes what stands along them
+ * @param {number[]} parts.at where each step is on the axis, whole numbers from 0; lines connect neighbours, and a step
+ *   without neighbours is a dot
+ * @param {[number, string][]} parts.marks labels on that axis, most important first
+ * @param {[string, string]} parts.axes their titles
  * @param {(step: number) => string[]} parts.tell
  * @param {number} parts.low
  * @param {number} parts.top
@@ -183,7 +183,7 @@ export function linesChart(page, width, title, parts) {
   return chart(page, [width, high], title, [axis, lines, spans, legend], [flip ? bands.reverse() : bands]);
 }
 
-/** Counts of texts as bars.
+/** A bar chart of counts of texts.
  *
  * @param {PanelsPage} page
  * @param {number} width

@@ -2,7 +2,7 @@ import { brush } from "./draw.js";
 
 /** @import { Palette } from "./types" */
 
-/** One scale for all values, even in lightness (OKLCH) and of one hue, so that colour-blind people and printers read it. */
+/** One scale for all values, of one hue and with even steps in lightness (OKLCH), readable in print and for colour-blind people. */
 const STOPS = 256;
 
 /** @param {number} x */
@@ -28,7 +28,7 @@ function oklch(lightness, chroma, hue) {
 function ramp(from, to, hue, most) {
   return Array.from({ length: STOPS }, (_, i) => {
     const x = i / (STOPS - 1);
-    // colourless at the empty end, richest in the middle, where the screen can show it
+    // no chroma at the empty end, most in the middle, where screens can show it
     return oklch(from + (to - from) * x, most * Math.min(1, 2.2 * x) * (1 - 0.35 * x), hue);
   });
 }
@@ -40,7 +40,7 @@ function palette(name, plain, scale) {
   const css = scale.map(([r, g, b]) => `rgb(${r} ${g} ${b})`);
   /** @param {number[][]} colours */
   const inks = (colours) => colours.map((colour) => (luminance(colour) > 0.179 ? "#000" : "#fff"));
-  /** As pixels lie in memory. @param {number[][]} colours */
+  /** Pack colours as pixels. @param {number[][]} colours */
   const packed = (colours) => Uint32Array.from(colours, ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0);
   return {
     name,
@@ -55,7 +55,7 @@ function palette(name, plain, scale) {
   };
 }
 
-/** The colours of a theme. `paper` is for exports: white, whatever the screen shows. */
+/** The colours of a theme. `paper` is for exports and always white. */
 export const PALETTES = {
   light: palette(
     "light",
@@ -83,7 +83,7 @@ export const PALETTES = {
   ),
 };
 
-/** The colour of a share from 0 to 1; of -1 to 0 the other hue.
+/** Return the colour of a share from 0 to 1; shares from -1 to 0 have the other hue.
  *
  * @param {Palette} colours
  * @param {number} share
@@ -94,7 +94,7 @@ export function shade(colours, share) {
   return share < 0 ? colours.negative[i] : colours.css[i];
 }
 
-/** Text on that colour: black or white, whichever stands out; one of them always does by 4.5 to 1.
+/** Return the text colour on that shade: black or white, with a contrast of at least 4.5 to 1.
  *
  * @param {Palette} colours
  * @param {number} share
@@ -104,7 +104,7 @@ export function inkOn(colours, share) {
   return (share < 0 ? colours.negativeInk : colours.inks)[i];
 }
 
-/** The style of a cell of that colour, with its text.
+/** Return the style of a cell: background and text colour.
  *
  * @param {Palette} colours
  * @param {number} share
@@ -117,7 +117,7 @@ function luminance(colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Shares of values: from `low` to `high`; where some are negative, of the largest size, with their sign.
+/** Scale values from `low` and `high` to shares; if some are negative, divide by the largest size and keep the sign.
  *
  * @param {ArrayLike<number>} values
  * @param {number} low
@@ -132,7 +132,7 @@ export function shares(values, low, high) {
   return Array.from(values, (v) => (width > 0 ? (v - low) / width : v > 0 ? 0.5 : 0));
 }
 
-/** Lowest and highest of several rows; from 0 unless `stretch`, or unless something is negative.
+/** Return the lowest and highest value of several rows; the lowest is 0 unless `stretch`, or unless a value is negative.
  *
  * @param {Iterable<Iterable<number>>} rows
  * @param {boolean} stretch
@@ -151,8 +151,7 @@ export function extent(rows, stretch) {
   return [stretch || low < 0 ? low : 0, high];
 }
 
-/** A picture of a matrix, one pixel a cell: for maps with more cells than an SVG should have elements. A share of NaN is
- * left clear.
+/** Draw a matrix with one pixel per cell, for maps too large for SVG elements. NaN stays transparent.
  *
  * @template {ArrayLike<number>} Row
  * @param {Row[]} rows

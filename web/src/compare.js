@@ -23,7 +23,7 @@ import { readerNotes, reliabilityOf } from "./notes.js";
 
 /** @import { Cells, Changed, Method, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
 
-/** The rank correlation of sizes, because importance has no signs, over the tokens that have both values.
+/** Return the rank correlation of absolute values (importance is unsigned) over the tokens that have both values.
  *
  * @param {number[]} one
  * @param {number[]} other
@@ -34,16 +34,16 @@ function agreement(one, other) {
   return spearman(sizes(one), sizes(other));
 }
 
-/** From the highest down; what has no value comes last, whatever the direction. @param {number} a @param {number} b */
+/** Compare for descending order; missing values come last. @param {number} a @param {number} b */
 const descending = (a, b) => (Number.isNaN(a) ? 1 : 0) - (Number.isNaN(b) ? 1 : 0) || b - a || 0;
 
-/** What the others are compared with. @param {Method} method */
+/** Return whether the other methods are compared with this one. @param {Method} method */
 const isMeasure = ({ name, importance }) => importance && !isAnswerEdges(name);
 
 const LONG = 96;
 const TABLE = 100;
 
-/** The sentence by every method, shaded; the numbers; how far the methods agree.
+/** The text shaded by every method, the numbers, and how much the methods agree.
  *
  * @param {Page} page
  */
@@ -51,7 +51,7 @@ export function comparePanel(page) {
   const { data, state } = page;
   /** @type {MethodRow[]} */
   let table = [];
-  /** @type {Map<string, HTMLElement[]>} the elements of its tokens by the name of a method */
+  /** @type {Map<string, HTMLElement[]>} the token elements of each method */
   const spans = new Map();
   const rowsBox = el("div", { class: "rows" });
   const more = button(
@@ -91,7 +91,7 @@ export function comparePanel(page) {
 
   const valued = () => /** @type {ValuedRow[]} */ (table.filter((method) => method.values));
 
-  /** Values of every method over the inputs shown, in their order. */
+  /** Collect the values of every method for the visible inputs. */
   function gather() {
     const at = page.now();
     table = page.methods.map((method) => {
@@ -99,7 +99,7 @@ export function comparePanel(page) {
       if (!own) return { ...method, values: null };
       const across = method.importance ? [own.row] : own.rows;
       const cut = (/** @type {Float64Array} */ row) => at.inputs.map((i) => row[i]);
-      // of an image, patches against patches: what the class token gives itself would leave them all pale
+      // scale an image's patches without the class token, whose own value would leave them all pale
       const [height, width] = patchesOf(data),
         first = data.patches ? at.tokens.length - height * width : 0;
       const scaled = (/** @type {Float64Array} */ row) => cut(row).filter((_, place) => at.inputs[place] >= first);
@@ -197,9 +197,9 @@ export function comparePanel(page) {
     const against = valued().some(({ importance, values }) => importance && values.some((v) => v < 0));
     legend.textContent = `${
       state.get().cs
-        ? "The stronger the colour, the higher: from the lowest to the highest value of each row."
-        : "The stronger the colour, the higher: from 0 to the highest value of each method over all layers."
-    }${against ? " Brown: below 0, against the answer." : ""}`;
+        ? "Stronger colours are higher values, from the lowest to the highest of each row."
+        : "Stronger colours are higher values, from 0 to the highest of each method over all layers."
+    }${against ? " Brown values are below 0 and count against the answer." : ""}`;
     notes.replaceChildren(
       ...readerNotes(page).map((line) => el("li", {}, line)),
       ...reliabilityOf(page, table).map((line) => el("li", { class: "reliability" }, line)),
@@ -309,7 +309,7 @@ export function comparePanel(page) {
     tableBox.replaceChildren(tableOf({}, heads, body, caption));
     if (focused) /** @type {HTMLElement | null} */ (tableBox.querySelector(`[data-sort="${focused}"]`))?.focus();
     more.hidden = order.length <= TABLE;
-    more.textContent = all ? `show the first ${TABLE}` : `show all ${order.length} (${TABLE} are shown)`;
+    more.textContent = all ? `show only the first ${TABLE}` : `show all ${order.length} (now ${TABLE})`;
   }
 
   function drawMatrix() {
@@ -324,14 +324,14 @@ export function comparePanel(page) {
     const cell = (a, b) => {
       const rho = agreement(a.values, b.values),
         known = Number.isFinite(rho);
-      const title = known ? `${a.title} and ${b.title}: ${rho}` : "one of them is the same for all tokens";
+      const title = known ? `${a.title} and ${b.title}: ${rho}` : "one method gives all tokens the same value";
       return el("td", { title, style: shadeStyle(colours, known ? rho * 0.9 : 0) }, correlation(rho));
     };
     const rows = there.slice(1).map((a, i) => {
       const cells = there.slice(0, -1).map((b, j) => (j <= i ? cell(a, b) : el("td")));
       return el("tr", {}, el("th", { scope: "row" }, a.short), cells);
     });
-    const caption = `Rank correlation (Spearman's ρ) of every pair, over the ${n} tokens shown${n < 20 ? "; of so few, .5 is easily chance" : ""}`;
+    const caption = `Rank correlation (Spearman's ρ) of every pair, over the ${n} tokens shown${n < 20 ? "; with so few, .5 can be chance" : ""}`;
     const heads = [el("th"), ...there.slice(0, -1).map((method) => method.short)];
     matrixBox.replaceChildren(tableOf({}, heads, rows, caption));
   }

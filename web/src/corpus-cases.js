@@ -10,7 +10,7 @@ import { many } from "./frame.js";
  * @param {CorpusPage} page
  * @param {CorpusText} text
  * @param {string} method
- * @param {number[]} places of the tokens that are shown
+ * @param {number[]} places of the visible tokens
  */
 function textRow(page, text, method, places, kind = "row") {
   const colours = page.colours(),
@@ -31,7 +31,7 @@ function textRow(page, text, method, places, kind = "row") {
   );
 }
 
-/** The lowest and the highest, with as many decimals as tell them apart.
+/** Format the lowest and highest value with enough decimals to distinguish them.
  *
  * @param {number[]} values
  */
@@ -41,7 +41,7 @@ function rangeOf(values) {
   return `${decimals(low, digits)} – ${decimals(high, digits)}${low > 0 ? ` · ${times(high / low)}×` : ""}`;
 }
 
-/** The fragment of a text's page that shows what is shown here.
+/** Return the fragment that opens a text's page with the same selection.
  *
  * @param {Corpus} corpus
  * @param {string} special
@@ -68,7 +68,7 @@ function caseOf(page, { row, correlation: value }, methods) {
     left = text.size > text.tokens.length && `the first ${text.tokens.length} of ${many(text.size, "token")}`;
   const notes = [
     answer && `${plainToken(answer.label, 40)} ${decimals(answer.probability, 2)}`,
-    text.truncated && "cut to what the model takes",
+    text.truncated && "truncated to the model's limit",
     text.queries.length > 1 && `mean of ${text.queries.length} queries`,
     left,
   ];
@@ -93,7 +93,7 @@ function caseOf(page, { row, correlation: value }, methods) {
   );
 }
 
-/** The texts on which two methods disagree the most.
+/** The texts on which two methods disagree most.
  *
  * @param {CorpusPage} page
  */
@@ -108,6 +108,6 @@ export function disagreementParts(page) {
           { class: "cases" },
           texts.map((one) => caseOf(page, one, methods)),
         )
-      : el("p", { class: "empty" }, "No text is long enough for its rank correlation to mean something."),
+      : el("p", { class: "empty" }, "No text is long enough for a meaningful rank correlation."),
   ];
 }

@@ -1,4 +1,4 @@
-import { el, between, rowOf, tableOf, correlation, plainToken } from "./draw.js";
+import { el, between, rowOf, tableOf, correlation, percent, plainToken } from "./draw.js";
 import { many, wideTable } from "./frame.js";
 import { barsChart, decimals, interval, lineLook, linesChart, ticks } from "./charts.js";
 
@@ -6,21 +6,18 @@ import { barsChart, decimals, interval, lineLook, linesChart, ticks } from "./ch
 
 const DASHES = ["2 4", "8 4", null];
 const HUES = 6; // of a theme
-const WEAK = 1.2; // the largest score by the smallest, below which their order says little
-
-/** @param {number} x */
-export const percent = (x, digits = 1) => (Number.isFinite(x) ? `${decimals(100 * x, digits)} %` : "–");
+const WEAK = 1.2; // if the largest score is less than this many times the smallest, their order says little
 
 /** @param {Corpus} corpus */
 export const unit = ({ unit: name }) => name;
 
-/** The layer of scores, in a sentence: methods without layers are over all of them. @param {string} layer */
+/** Name the layer of scores within a sentence. @param {string} layer */
 export const atLayer = (layer) => (/^L\d+$/.test(layer) ? `at ${layer}` : `over ${layer}`);
 
 /** @param {number} x */
 export const times = (x) => decimals(x, x < 2 ? 2 : x < 10 ? 1 : 0);
 
-/** Whether a method gives nearly the same to all of a text.
+/** Return whether a method gives all tokens of a text nearly the same score.
  *
  * @param {Corpus} corpus
  * @param {string} method
@@ -30,7 +27,7 @@ export const isWeak = ({ ratio }, method, layer) => (ratio[method][layer] ?? WEA
 
 /** @param {Corpus} corpus @param {string} method @param {string} layer @param {string} where */
 export const weakly = (corpus, method, layer, where) =>
-  `${method} hardly tells ${unit(corpus)}s apart ${where}: the largest score is ${times(corpus.ratio[method][layer] ?? NaN)} times the smallest of a typical text`;
+  `${method} hardly distinguishes ${unit(corpus)}s ${where}: in a typical text the largest score is only ${times(corpus.ratio[method][layer] ?? NaN)} times the smallest`;
 
 /** @param {number} i @param {number} hue */
 const hued = (i, hue) => lineLook(`var(--hue-${hue % HUES})`, DASHES[i % DASHES.length]);
@@ -44,7 +41,7 @@ export function positionsChart(page, width) {
   const { counts, uniform, shares } = corpus.positions[side][s ? "all" : "plain"],
     rest = corpus.positions.places;
   const steps = counts.flatMap((n, i) => (n >= corpus.least ? [i] : []));
-  if (steps.length < 2) return [el("p", { class: "empty" }, "Too few tokens stand at any position.")];
+  if (steps.length < 2) return [el("p", { class: "empty" }, "Every position has too few tokens.")];
   /** @type {number[]} */
   const at = [];
   steps.forEach((i, k) => at.push(k ? at[k - 1] + (i === rest || i - steps[k - 1] > 1 ? 2 : 1) : 0));
@@ -77,7 +74,7 @@ export function positionsChart(page, width) {
   });
 }
 
-/** The width of one of some things beside each other, as the style sets them.
+/** Return the width of one of several things side by side, as the style sheet arranges them.
  *
  * @param {number} width
  * @param {number} count
@@ -100,7 +97,7 @@ export function agreementParts(page, width) {
       `${correlation(mean)} [${correlation(low)}, ${correlation(high)}]`,
       first.share === null
         ? "–"
-        : `${percent(first.share, 0)} [${decimals(100 * first.low, 0)}, ${decimals(100 * first.high, 0)}]`,
+        : `${percent(first.share)} [${decimals(100 * first.low, 0)}, ${decimals(100 * first.high, 0)}]`,
       one.texts.toLocaleString("en"),
       [
         one.few && `${one.few.toLocaleString("en")} too short`,
@@ -126,7 +123,7 @@ export function agreementParts(page, width) {
     return el(
       "div",
       { class: "picture" },
-      el("h3", {}, corpus.pairs[i], el("small", {}, " texts by ρ; the line is the mean")),
+      el("h3", {}, corpus.pairs[i], el("small", {}, " number of texts by ρ; the line is the mean")),
       picture,
     );
   });
@@ -137,7 +134,7 @@ export function agreementParts(page, width) {
       el(
         "p",
         { class: "weak" },
-        `${weakly(corpus, method, l, atLayer(l))}, so that its order, and how far others agree with it, says little.`,
+        `${weakly(corpus, method, l, atLayer(l))}, so its order, and its agreement with other methods, says little.`,
       ),
     ),
     wideTable("agreement of methods", table),
@@ -167,7 +164,7 @@ function overLayers(page, width) {
     el("h3", { class: "second" }, "Rank correlation layer by layer"),
     ...linesChart(page, width, "Rank correlation layer by layer", {
       names: corpus.pairs,
-      looks: corpus.pairs.map((_, i) => hued(i, 3 + i)), // other hues than those of the methods
+      looks: corpus.pairs.map((_, i) => hued(i, 3 + i)), // not the hues of the methods
       rows: cells.map((row) => row.map(({ mean }) => mean)),
       bars,
       at: corpus.layers.map((_, i) => i),
@@ -189,7 +186,7 @@ export function textsParts(page, width) {
     return [from === to ? many(from, "token") : `${from} to ${to} tokens`, n];
   });
   const most = bars.length * lengths.width;
-  // a number below its own bar, or at the end of the bar that reaches up to it
+  // a number is below its own bar, or at the end of the bar that ends with it
   const place = (/** @type {number} */ n) => (lengths.width === 1 ? n - 0.5 : n / lengths.width);
   /** @type {[number, string][]} */
   const marks = ticks(0, most, 6).flatMap((n) => (n % 1 || place(n) < 0 ? [] : [[place(n), String(n)]]));
@@ -209,12 +206,12 @@ export function textsParts(page, width) {
     const rows = predictions.top.map((one) => [
       plainToken(one.label, 40),
       one.count.toLocaleString("en"),
-      percent(one.count / predictions.texts),
+      percent(one.count / predictions.texts, 1),
       decimals(one.mean, 2),
     ]);
     const rest = predictions.labels - predictions.top.length;
     const heads = [kinds.join(", "), "texts", "share", kinds[0] === "score" ? "mean score" : "mean probability"];
-    const note = rest ? [el("p", { class: "hint" }, `and ${many(rest, "other")}, less often`)] : [];
+    const note = rest ? [el("p", { class: "hint" }, `and ${many(rest, "other")} that are less frequent`)] : [];
     parts.push(
       el(
         "div",

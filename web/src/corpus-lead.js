@@ -1,37 +1,37 @@
 import { shadeStyle, shares, extent } from "./colour.js";
 import { decimals } from "./charts.js";
-import { el, flattened, plainToken, tokenLine, tokenNodes } from "./draw.js";
+import { el, flattened, percent, plainToken, tokenLine, tokenNodes } from "./draw.js";
 import { many, pick, switched, checks } from "./frame.js";
-import { isWeak, percent, times, unit } from "./corpus-charts.js";
+import { isWeak, times, unit } from "./corpus-charts.js";
 
 /** @import { Child, Corpus, CorpusContext, CorpusGroup, CorpusPage, CorpusSplit, GroupWord } from "./types" */
 
 const ALL = 15; // words in the list of all texts
 const EACH = 10; // words in the list of a group
 
-/** What a method follows, for somebody who meets it first. @type {Record<string, (layer: string) => string>} */
+/** What each method measures, for a newcomer. @type {Record<string, (layer: string) => string>} */
 const METHODS = {
   raw: (layer) => `the attention of layer ${layer.slice(1)}`,
   rollout: (layer) => `attention multiplied down from layer ${layer.slice(1)}`,
   flow: (layer) => `the most attention that could flow down from layer ${layer.slice(1)}`,
-  joint_flow: (layer) => `shares of one largest flow of attention down from layer ${layer.slice(1)}`,
-  answer_inputs: () => "what the answer owes to each input the whole way down",
-  answer_rows: () => "what the position that answers reads from each input",
+  joint_flow: (layer) => `shares of one maximum flow of attention down from layer ${layer.slice(1)}`,
+  answer_inputs: () => "what each input contributes to the answer, followed through all layers",
+  answer_rows: () => "what the answering position reads from each input",
   gather: () => "what edges carried to the answer, each followed down to the input",
-  columns: () => "what edges carried to the answer, each counted where it begins",
+  columns: () => "what edges carried to the answer, each counted at the position it starts from",
   blank_out: () => "how much the answer changes when a token is blanked out",
   gradient: () => "how much the answer changes with the embedding of a token",
-  integrated_gradients: () => "gradients summed up on the way from a blank text",
-  shapley: () => "the mean gain when a token is put into a blank text",
+  integrated_gradients: () => "gradients added up along the way from a blank text",
+  shapley: () => "the mean gain when a token is added to a blank text",
   fading: () => "how fast the answer's probability falls as attention to an input fades",
   combined: () => "what the answer reads from each input, and what it loses as attention to it fades",
 };
 
-/** The words of all texts at the layer of the first screen, those that receive most first.
+/** Return the words of all texts at the layer of the first screen, highest first.
  *
  * @param {Corpus} corpus
  * @param {string} method
- * @param {boolean} every with punctuation
+ * @param {boolean} every include punctuation
  * @returns {GroupWord[]}
  */
 function wordsOfAll(corpus, method, every) {
@@ -41,7 +41,7 @@ function wordsOfAll(corpus, method, every) {
     .sort((a, b) => b.lift - a.lift);
 }
 
-/** The words of a group, by what they receive there, or by how much more than in all other texts.
+/** Return the words of a group, ranked by their lift there, or by how much it exceeds that in all other texts.
  *
  * @param {Corpus} corpus
  * @param {CorpusGroup} group
@@ -61,7 +61,7 @@ function wordsOfGroup(corpus, group, method, every, isDifference) {
     .slice(0, EACH);
 }
 
-/** Which groups the first screen shows, each with its words and its key among the examples.
+/** Return the groups on the first screen, each with its words and its key among the examples.
  *
  * @param {CorpusPage} page
  */
@@ -78,14 +78,14 @@ function shownGroups({ corpus, state }) {
   }));
 }
 
-/** The headline: what receives most over all texts, in words.
+/** The headline: the top words over all texts.
  *
  * @param {CorpusPage} page
  */
 function headline({ corpus, state }) {
   const words = wordsOfAll(corpus, state.get().v, false).slice(0, 3);
   if (!words.length)
-    return `Across ${many(corpus.scored, "text")}, no ${unit(corpus)} stands often enough (${corpus.least} times) to be named.`;
+    return `Across ${many(corpus.scored, "text")}, no ${unit(corpus)} occurs often enough (${corpus.least} times) to be named.`;
   const named = words.map(({ text }) => el("strong", {}, el("bdi", {}, plainToken(text))));
   const between = words.map((_, i) => (i === 0 ? "" : i === words.length - 1 ? " and " : ", "));
   return [
@@ -95,7 +95,7 @@ function headline({ corpus, state }) {
   ];
 }
 
-/** What a method says of the words that it ranks first.
+/** Return the verb phrase for the words that a method ranks first.
  *
  * @param {Corpus} corpus
  * @param {string} method
@@ -107,17 +107,17 @@ function verb({ about_answer: about, answers, edges, span }, method) {
   return edges ? `edges by ${edges} lead most to` : "attention goes most to";
 }
 
-/** What a method is, and what may not be read from it. @param {CorpusPage} page */
+/** Explain a method and its limits. @param {CorpusPage} page */
 function reason({ corpus, state }) {
   const { v } = state.get(),
     { layer } = corpus.lead;
   const weak = isWeak(corpus, v, layer)
-    ? ` It hardly tells ${unit(corpus)}s apart here: the largest is ${times(corpus.ratio[v][layer] ?? NaN)} times the smallest.`
+    ? ` It hardly distinguishes ${unit(corpus)}s here: the largest is only ${times(corpus.ratio[v][layer] ?? NaN)} times the smallest.`
     : "";
   const edges = corpus.edges && !["answer_inputs", "answer_rows"].includes(v) ? ` (edges: ${corpus.edges})` : "";
   const said = `By ${v}, ${METHODS[v]?.(layer) ?? v}${edges}`;
   if (!corpus.about_answer.includes(v)) return `${said}: where the model looks, not what its answer rests on.${weak}`;
-  const sign = corpus.signed.includes(v) ? " What speaks against the answer counts below zero." : "";
+  const sign = corpus.signed.includes(v) ? " Values below zero count against the answer." : "";
   return `${said}.${sign}${weak}`;
 }
 
@@ -162,8 +162,8 @@ function wordButton(page, key, one, most, chosen) {
   );
 }
 
-/** What stands apart, with its share of all that there is: a first token that takes attention whatever it is, the position
- * that is explained, and special tokens, where they are asked for.
+/** Say what the lists leave out, with its share of the total: a first token that is a sink, the explained position, and
+ * special tokens if they are shown.
  *
  * @param {CorpusPage} page
  */
@@ -172,15 +172,15 @@ function apartLine({ corpus, state }) {
     { first, query } = corpus.apart;
   const marks = s ? corpus.listOf(v, corpus.lead.layer, "").filter(({ special }) => special) : [];
   const named = [
-    first && `the first token ${percent(first[v])}`,
-    query && `the position explained ${percent(query[v])}`,
-    ...marks.slice(0, 3).map(({ text, share }) => `${plainToken(text)} ${percent(share)}`),
+    first && `the first token ${percent(first[v], 1)}`,
+    query && `the explained position ${percent(query[v], 1)}`,
+    ...marks.slice(0, 3).map(({ text, share }) => `${plainToken(text)} ${percent(share, 1)}`),
   ].filter(Boolean);
   return named.length
     ? el(
         "p",
         { class: "apart" },
-        `Apart, of all ${corpus.about_answer.includes(v) ? "score" : "attention"}: ${named.join(", ")}`,
+        `Not listed (share of all ${corpus.about_answer.includes(v) ? "scores" : "attention"}): ${named.join(", ")}`,
       )
     : null;
 }
@@ -204,12 +204,12 @@ function listsOf(page, groups, chosen) {
             { "aria-label": title || "all texts" },
             words.map((one) => wordButton(page, key, one, most, chosen)),
           )
-        : el("p", { class: "empty" }, `No ${unit(corpus)} stands often enough.`),
+        : el("p", { class: "empty" }, `No ${unit(corpus)} occurs often enough.`),
     ),
   );
 }
 
-/** What a split leaves out. @param {CorpusPage} page */
+/** Say how many texts are in no group. @param {CorpusPage} page */
 function leftOut({ corpus, state }) {
   const split = corpus.splits[Number(state.get().b || NaN)];
   if (!split) return null;
@@ -220,7 +220,7 @@ function leftOut({ corpus, state }) {
   return el("p", { class: "apart" }, `${many(rest, "more text")} (${why}) in no group`);
 }
 
-/** A text around a word: the word marked, all shaded by the method.
+/** A word in context: the word is marked, and the text is shaded by the method.
  *
  * @param {CorpusPage} page
  * @param {CorpusContext} one
@@ -228,7 +228,7 @@ function leftOut({ corpus, state }) {
 function contextLine(page, one) {
   const { v, b } = page.state.get(),
     said = page.corpus.answers ? "answered" : "predicted",
-    isSaid = Boolean(page.corpus.splits[Number(b || NaN)]?.predicted), // by the head of its group
+    isSaid = Boolean(page.corpus.splits[Number(b || NaN)]?.predicted), // the group's heading shows the prediction
     colours = page.colours();
   const places = one.tokens.map((_, i) => i).filter((i) => !one.special[i]),
     shaded = places.filter((i) => !one.apart[i]),
@@ -239,7 +239,7 @@ function contextLine(page, one) {
     return {
       class: `tok${one.joins[i] ? " joined" : ""}${i === one.at ? " the-word" : ""}`,
       style: k < 0 ? null : shadeStyle(colours, parts[k]),
-      title: `${plainToken(one.tokens[i])}: ${k < 0 ? "stands apart" : `${decimals(values[k], 2)}× an equal share`}`,
+      title: `${plainToken(one.tokens[i])}: ${k < 0 ? "not shaded" : `${decimals(values[k], 2)}× an equal share`}`,
     };
   });
   const notes = [
@@ -256,7 +256,7 @@ function contextLine(page, one) {
   );
 }
 
-/** The word that is chosen, by its list and its type: the first of the first list where the choice is in none.
+/** Return the selected word by list and type; by default, the first word of the first list.
  *
  * @param {CorpusPage} page
  * @param {ReturnType<typeof shownGroups>} groups
@@ -267,7 +267,7 @@ function chosenWord({ state }, groups) {
   return there.includes(w) ? w : (there[0] ?? "");
 }
 
-/** The chosen word in context.
+/** The selected word in context.
  *
  * @param {CorpusPage} page
  * @param {string} chosen
@@ -288,7 +288,7 @@ function examplesOf(page, chosen) {
           {},
           places.map((i) => contextLine(page, texts[i])),
         )
-      : el("p", { class: "empty" }, "No example of it is kept."),
+      : el("p", { class: "empty" }, "There are no stored examples of it."),
   ];
 }
 
@@ -318,10 +318,10 @@ function controlsOf(page) {
   ];
 }
 
-/** The first screen: what receives most in a sentence, the words of each group, and the chosen word in context.
+/** The first screen: a headline, the words of each group, and the selected word in context.
  *
  * @param {CorpusPage} page
- * @param {Child} notice what must be said at once
+ * @param {Child} notice warnings
  */
 export function leadSection(page, notice) {
   const say = el("h2", { class: "headline" }),
@@ -347,7 +347,7 @@ export function leadSection(page, notice) {
       { b, x, w } = page.state.get();
     scale.replaceChildren(
       b !== "" && x === "differs"
-        ? "+2×: two equal shares more than in all other texts"
+        ? "+2× is two equal shares more than in all other texts."
         : "2× is twice an equal share.",
     );
     say.replaceChildren(...flattened(headline(page)));
@@ -363,7 +363,7 @@ export function leadSection(page, notice) {
       /** @type {HTMLElement | null} */ (lists.querySelector(`[data-word="${focused}"]`))?.focus({
         preventScroll: true,
       });
-    if (w !== word && w !== "") examples.scrollIntoView({ block: "nearest" }); // on a phone it stands below the lists
+    if (w !== word && w !== "") examples.scrollIntoView({ block: "nearest" }); // below the lists on a phone
     word = w;
   }
   return { node, needs: ["b", "v", "s", "x", "w", "theme"], draw };

@@ -1,66 +1,65 @@
 import { boot } from "./boot.js";
 import { decimals } from "./charts.js";
-import { el, between, button, closest, correlation, flattened, plainToken, tokenNodes } from "./draw.js";
+import { el, between, button, closest, correlation, flattened, percent, plainToken, tokenNodes } from "./draw.js";
 import { many, topOf, shortName, panel, pick, switched, checks, showPanels } from "./frame.js";
 import { disagreementParts } from "./corpus-cases.js";
 import { leadSection } from "./corpus-lead.js";
-import { percent, unit, times, atLayer, isWeak, weakly } from "./corpus-charts.js";
+import { unit, times, atLayer, isWeak, weakly } from "./corpus-charts.js";
 import { positionsChart, agreementParts, textsParts } from "./corpus-charts.js";
 
 /** @import { Child, Corpus, CorpusPage, CorpusSummary, TokenType } from "./types" */
 
-const FIRST = 20; // tokens in a list, unless all are asked for
+const FIRST = 20; // tokens in a list, before "more"
 
 /** @type {Record<string, (corpus: Corpus) => string>} */
 const HINTS = {
   tokens: (corpus) =>
-    `Lift is how many times the even share of its text a ${unit(corpus)} has: 1×, the thin line, where all have the same. Share is its part of all score in the corpus.`,
+    `Lift compares a ${unit(corpus)}'s score with an equal share of its text: at 1×, the thin line, it gets exactly an equal share. Share is its part of all scores in the corpus.`,
   positions: (corpus) =>
-    `The mean score by position in the text${corpus.types.special ? ", at which special tokens count too: the first other one mostly stands at 2. Unless they are asked for, scores are parts of what the others have" : ""}. ${(corpus.positions.start.all.counts.at(-1) ?? 0) < corpus.least ? "" : `${corpus.positions.places + 1}+ is the mean of all positions from there on. `}The line “all the same” is what a ${unit(corpus)} would have if all of its text had the same score. Positions at which fewer than ${corpus.least} ${unit(corpus)}s stand are left out.`,
+    `The mean score by position in the text${corpus.types.special ? ". Positions include special tokens, so the first ordinary token is mostly at 2; scores are shares without special tokens, unless those are shown" : ""}. ${(corpus.positions.start.all.counts.at(-1) ?? 0) < corpus.least ? "" : `${corpus.positions.places + 1}+ is the mean of all later positions. `}The line “all the same” shows the score if all ${unit(corpus)}s of a text had the same. Positions with fewer than ${corpus.least} ${unit(corpus)}s are left out.`,
   agreement: (corpus) =>
-    `How alike two methods order the ${unit(corpus)}s of a text by their scores, as Spearman's rank correlation ρ: 1 is the same order, 0 unrelated, −1 the reverse. The table has its mean over texts, and in how many of them both have the same ${unit(corpus)} first, with 95 % intervals. Texts with fewer than three ${unit(corpus)}s${corpus.types.special ? ", special ones not counted unless they are asked for," : ""} have no rank correlation, nor have those whose scores are all the same.`,
+    `How similarly two methods rank the ${unit(corpus)}s of a text, as Spearman's rank correlation ρ: 1 is the same order, 0 is unrelated, −1 is the reverse. The table shows its mean over texts, and how often both rank the same ${unit(corpus)} first, with 95 % intervals. Texts with fewer than three ${unit(corpus)}s${corpus.types.special ? " (without special ones, unless those are shown)" : ""}, or with equal scores, have no rank correlation.`,
   disagreement: ({ disagreement: { layer, least, eligible } }) =>
-    `The texts with the lowest rank correlation of two methods ${atLayer(layer)}, over tokens that are not special, of the ${many(eligible, "text")} with at least ${least} such tokens. The stronger the colour, the higher the score: from the lowest to the highest of each row, which stand at its end with their ratio.`,
+    `The texts with the lowest rank correlation of two methods ${atLayer(layer)}, over tokens that are not special, out of ${many(eligible, "text")} with at least ${least} such tokens. Stronger colours are higher scores, from the lowest to the highest of each row; both are at its end, with their ratio.`,
   texts: ({ errors, predictions, unit: name }) => {
-    const answers = predictions.top.length && "what the model said of them",
-      failed = errors.length && "which could not be explained";
+    const answers = predictions.top.length && "what the model predicted",
+      failed = errors.length && "which texts failed";
     return `${[`How many ${name}s the texts have`, answers, failed].filter(Boolean).join(", ")}.`;
   },
 };
 
-/** What need not be known at first. */
+/** Explanations behind “how to read this”. */
 /** @type {Record<string, (corpus: Corpus) => string[]>} */
 const HOW = {
   tokens: (corpus) => {
     const special = corpus.types.special > 0,
       one = unit(corpus);
     return [
-      `The score of a ${one} says how much of it a method finds in ${explained(corpus)}.${divided(corpus)}`,
-      `Lift is the mean of a ${one}'s scores, each times the number of ${one}s in its text${special && corpus.receptive_field !== "difference" ? " and divided by the sum of theirs. Special tokens neither count in that nor have a part, unless they are asked for" : ""}.`,
+      `The score of a ${one} measures how much of ${explained(corpus)} comes from it.${divided(corpus)}`,
+      `Lift is the mean of a ${one}'s scores, each times the number of ${one}s in its text${special && corpus.receptive_field !== "difference" ? " and divided by the sum of their scores. Special tokens are left out of both, unless they are shown" : ""}.`,
       special
-        ? "Share is the part of all score, with what special tokens have, which the head of a list tells. They stand apart, where they are asked for."
+        ? "Share is the part of all scores, including those of special tokens, whose total is in a list's heading. If they are shown, they have a list of their own."
         : "",
-      `The head of a list also tells by how much a method tells the ${one}s of a text apart${special ? ", special ones aside" : ""}: the largest score by the smallest, in the median text.`,
-      corpus.types.punctuation ? "Punctuation is left out, unless it is asked for." : "",
-      `Bars reach to the highest of a list, which holds what stands at least ${corpus.least} times in the corpus. The one pointed at lights up in every list.`,
+      `The heading also shows how well a method distinguishes the ${one}s of a text${special ? ", without special ones" : ""}: the largest score divided by the smallest, in the median text.`,
+      corpus.types.punctuation ? "Punctuation is left out, unless it is shown." : "",
+      `A list contains what occurs at least ${corpus.least} times in the corpus; its longest bar is its highest value. Hover over an entry to highlight it in every list.`,
     ].filter(Boolean);
   },
 };
 
-/** The position that the scores are of.
+/** Name what the scores explain.
  *
  * @param {Corpus} corpus
  */
 function explained({ query, methods, about_answer: about, answers }) {
   if (answers) return "the model's answer";
   if (about.length === methods.length) return "the answer";
-  if (query === null)
-    return "the position that the model answers from, which is the class token, or the last one of a decoder";
-  if (query === "all") return "each position of its text, on average";
-  return /^-?\d+$/.test(query) ? `position ${query} of its text, counted from 0` : `“${query}”`;
+  if (query === null) return "the answering position (the class token, or the last token of a decoder)";
+  if (query === "all") return "each position of its text (on average)";
+  return /^-?\d+$/.test(query) ? `position ${query} of its text (counted from 0)` : `“${query}”`;
 }
 
-/** What was done to scores before they were added up.
+/** Say how scores were scaled before they were added up.
  *
  * @param {Corpus} corpus
  */
@@ -68,12 +67,11 @@ function divided(corpus) {
   const field = corpus.receptive_field,
     signs = corpus.signed.filter((method) => corpus.about_answer.includes(method));
   const against = signs.length
-    ? ` Scores by ${listed(signs)} have signs: what speaks against the answer is negative, and share is then the part of the sum of their sizes.`
+    ? ` Scores by ${listed(signs)} are signed: negative ones count against the answer, and share is the part of the sum of absolute values.`
     : "";
   if (field === "difference")
-    return ` Scores of rollout and flow are differences from what attention without preferences would give: they may be negative, and share is then the part of the sum of their sizes.${against}`;
-  const ratio =
-    field === "ratio" ? " Rollout and flow are ratios to what attention without preferences would give." : "";
+    return ` Scores of rollout and flow are differences from uniform attention: they may be negative, and share is the part of the sum of absolute values.${against}`;
+  const ratio = field === "ratio" ? " Scores of rollout and flow are ratios to uniform attention." : "";
   const sums = corpus.divided.length
     ? ` Scores by ${listed(corpus.divided)} are divided by their sum in a text, so that methods can be compared.`
     : "";
@@ -83,7 +81,7 @@ function divided(corpus) {
 /** @param {string[]} names */
 const listed = (names) => `${names.slice(0, -1).join(", ")}${names.length > 1 ? " and " : ""}${names.at(-1)}`;
 
-/** The corpus with what its panels ask of it.
+/** Read a corpus, and add the functions that the panels need.
  *
  * @param {CorpusSummary} summary
  */
@@ -131,7 +129,7 @@ function section(page, name, title, controls, needs, draw) {
   };
 }
 
-/** A number with a bar after it, and a line at what it would be if nothing were preferred.
+/** A number with a bar, and a line at an equal share.
  *
  * @param {string} text
  * @param {number} value
@@ -155,10 +153,10 @@ function tokenTables(page) {
   const even = o === "lift" ? 1 : 0;
   /** @param {TokenType} one @param {number} place @param {number} most */
   const rowOf = (one, place, most) => {
-    const various = one.spellings >= corpus.types.spellings, // it has no text of its own: words that the tokenizer does not know
+    const various = one.spellings >= corpus.types.spellings, // a token without a text of its own: words unknown to the tokenizer
       others = one.others.map((text) => `“${text}”`).join(", ");
     const also = various
-      ? ", stands for many texts, mostly words that the tokenizer does not know"
+      ? ", represents many spellings, mostly words that the tokenizer does not know"
       : others && `, also ${others}`;
     const title = `mean score ${decimals(one.mean, 4)}${one.id === null ? "" : `, token id ${one.id}`}${also}`;
     const parts = { lift: `${decimals(one.lift, 2)}×`, share: percent(one.share, 2) };
@@ -185,7 +183,7 @@ function tokenTables(page) {
     const ratio = corpus.ratio[method][l],
       weak = isWeak(corpus, method, l);
     const facts = [
-      corpus.types.special && `${percent(corpus.special_share[method][l])} to special tokens`,
+      corpus.types.special && `${percent(corpus.special_share[method][l], 1)} to special tokens`,
       ratio !== null && !weak && `largest ${times(ratio)}× smallest`,
     ].filter(Boolean);
     const head = el(
@@ -215,16 +213,16 @@ function tokenTables(page) {
   box.addEventListener("pointerover", (event) => light(closest(event, "[data-type]")?.dataset.type));
   box.addEventListener("pointerleave", () => light());
   const longest = Math.max(...lists.map((list) => list.filter(isListed).length));
-  if (!longest) return [el("p", { class: "empty" }, `Nothing stands ${corpus.least} times in the corpus.`)];
+  if (!longest) return [el("p", { class: "empty" }, `Nothing occurs ${corpus.least} times in the corpus.`)];
   const turn = () => {
     state.set({ n: n ? "" : "1" });
-    /** @type {HTMLElement | null} */ (document.querySelector(".corpus .more"))?.focus(); // it was made anew
+    /** @type {HTMLElement | null} */ (document.querySelector(".corpus .more"))?.focus(); // the button was rebuilt
   };
   const more = button(`show the first ${n ? FIRST : Math.min(100, longest)}`, turn, { class: "more" });
   return [box, longest > FIRST ? more : null];
 }
 
-/** Leads to what failed, and opens it.
+/** Open the list of failed texts and scroll to it.
  *
  * @param {CorpusPage} page
  */
@@ -237,7 +235,7 @@ function showFailures(page) {
   kinds[0].scrollIntoView({ block: "center" });
 }
 
-/** What was read, how far the methods agree, and what is no split.
+/** Say what was read, how much the methods agree, and which columns make no split.
  *
  * @param {Corpus} corpus
  */
@@ -251,14 +249,14 @@ function corpusFacts(corpus) {
     failed
       ? `; ${failed.toLocaleString("en")} of ${corpus.texts.toLocaleString("en")} failed (${corpus.errors.map(({ kind, count }) => `${kind} ${count.toLocaleString("en")}`).join(", ")}).`
       : ".",
-    lone.length ? ` ${listed(lone)} ${lone.length > 1 ? "have" : "has"} no layers, and the same scores at each.` : "",
-    corpus.edges ? ` Edges weigh ${corpus.edges}.` : "",
-    corpus.truncated ? ` ${many(corpus.truncated, "text")} ${corpus.truncated === 1 ? "was" : "were"} cut.` : "",
+    lone.length ? ` ${listed(lone)} ${lone.length > 1 ? "have" : "has"} the same scores at every layer.` : "",
+    corpus.edges ? ` Edges: ${corpus.edges}.` : "",
+    corpus.truncated ? ` ${many(corpus.truncated, "text")} ${corpus.truncated === 1 ? "was" : "were"} truncated.` : "",
     corpus.several_queries
-      ? ` Where several positions of a text were explained (${many(corpus.several_queries, "text")}), its scores are their mean.`
+      ? ` If several positions of a text were explained (${many(corpus.several_queries, "text")}), its scores are their mean.`
       : "",
     corpus.differing.length
-      ? ` The rows were not all made alike: they differ in ${corpus.differing.join(", ")}, and what is named above is the most frequent.`
+      ? ` The rows come from different runs, which differ in ${corpus.differing.join(", ")}; the most frequent values are shown.`
       : "",
   ];
   const last = corpus.layers[corpus.layers.length - 1],
@@ -275,7 +273,7 @@ function corpusFacts(corpus) {
       ? el(
           "p",
           { class: "ahead" },
-          `How alike the methods order the ${unit(corpus)}s of a text ${atLayer(last)}${corpus.types.special ? ", special ones aside" : ""} (mean rank correlation; 1 is the same order, 0 unrelated): `,
+          `How similarly the methods rank the ${unit(corpus)}s of a text ${atLayer(last)}${corpus.types.special ? ", without special ones" : ""} (mean rank correlation; 1 is the same order, 0 is unrelated): `,
           el(
             "strong",
             {},
@@ -290,7 +288,7 @@ function corpusFacts(corpus) {
   ];
 }
 
-/** What must be said on the first screen: texts that failed, a job that is not finished, columns that could not be read.
+/** Warnings on the first screen: failed texts, an unfinished job, unreadable columns.
  *
  * @param {CorpusPage} page
  */
@@ -312,13 +310,13 @@ function corpusNotice(page) {
       : el(
           "p",
           { class: "missing" },
-          `The job is not finished: this covers the ${many(corpus.parts, "part")} that ${corpus.parts === 1 ? "is" : "are"} there.`,
+          `The job is not finished: this page covers the ${many(corpus.parts, "part")} that ${corpus.parts === 1 ? "is" : "are"} done.`,
         ),
     corpus.no_columns ? el("p", { class: "missing" }, corpus.no_columns) : null,
   ];
 }
 
-/** The layer and whether special tokens count, for all panels.
+/** The controls of all panels: the layer, and whether special tokens are shown.
  *
  * @param {CorpusPage} page
  */
@@ -379,7 +377,7 @@ function corpusSections(page) {
   ];
 }
 
-/** Puts the page of a corpus into an element.
+/** Show the page of a corpus in an element.
  *
  * @param {HTMLElement} root
  * @param {CorpusSummary} summary
@@ -415,7 +413,7 @@ function showCorpus(root, summary) {
   const isAttention = corpus.about_answer.length < corpus.methods.length;
   const foot = !isAttention
     ? "Every score is in the Parquet files."
-    : "Attention-based scores are approximations of what a token is worth to the answer: the page of a text puts them beside gradients and blank-out, where the model answers something. Every score is in the Parquet files.";
+    : "Attention-based scores only approximate how much a token matters to the answer; the page of a single text compares them with gradients and blank-out. Every score is in the Parquet files.";
   showPanels(root, {
     kind: "grid corpus",
     subject: { corpus },

@@ -3,14 +3,13 @@ import { augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, p
 /** @import { Floats, GraphStep, Matrix, Packed, Rounded, Rows, ServedRows, Step, StepShape, Table, TextDocument } from "./types" */
 /** @typedef {Table<Floats>} Unpacked */
 
-/** Whether it is what the answer takes from each token, by answer edges: among the importances of a document, and shown
- * before all.
+/** Return whether a method is answer edges, which documents store among the importances and pages show first.
  *
  * @param {string} name
  */
 export const isAnswerEdges = (name) => name === "answer_rows" || name === "answer_inputs";
 
-/** A document as the page uses it: labels as they are, arrays unpacked, and rows that are computed when first asked for.
+/** Read a document for the page: labels as they are, unpacked arrays, and rows that are computed on first use.
  *
  * @param {TextDocument} doc
  */
@@ -18,12 +17,12 @@ export async function read(doc) {
   if (doc.format !== "attnflow-page" || doc.version > 1) {
     throw new Error(`this page cannot read a document of format ${doc.format} ${doc.version ?? ""}`);
   }
-  // what is large is unpacked when the first frame is there, which does not need it
+  // unpack large arrays after the first frame, which does not need them
   const { weights: held } = doc;
   let weights = held && doc.exact ? await unpackedWeights(doc, held) : null;
   const unpack = held && !doc.exact ? async () => (weights = await unpackedWeights(doc, held)) : null;
   const captured = () => {
-    if (!weights) throw new Error("this page does not hold the weights");
+    if (!weights) throw new Error("this page does not include the weights");
     return weights;
   };
   const image = doc.image && { shape: doc.image.shape, pixels: await inflated(doc.image.data) };
@@ -44,7 +43,7 @@ export async function read(doc) {
     return cache.get(key);
   }
 
-  /** Weights of a unit as steps: as the model has them, over words, or as uniform attention under the same mask.
+  /** Return the weights of a unit as steps: the model's own, over words, or uniform attention under the same mask.
    *
    * @param {string} unit
    * @returns {Step[]}
@@ -62,14 +61,21 @@ export async function read(doc) {
     return once(`graph ${unit} ${kind}`, () => augmented(steps(unit, kind), doc.residual));
   }
 
+  /** Return whether a query is the sentence embedding, whose number follows those of the text.
+   *
+   * @param {string} unit
+   * @param {number} query
+   */
+  const isPool = (unit, query) => Boolean(doc.pooled) && query === doc.units[unit].tokens.length;
+
   /** @param {string} method @param {string} unit @param {number} query @param {string} kind @returns {Float64Array[]} */
   function computed(method, unit, query, kind) {
     if (method === "raw") return doc.layers.map((layer) => rawRow(steps(unit), doc.ends, layer, query));
     const ends = doc.layers.map((layer) => doc.ends[layer]);
-    return /** @type {Float64Array[]} */ (rolloutRows(graph(unit, kind), ends, query)); // null at none of these layers
+    return /** @type {Float64Array[]} */ (rolloutRows(graph(unit, kind), ends, query)); // never null at these layers
   }
 
-  /** Rows of a query at every layer, [layer][input], and whether they are exact; null where the document has no way to them.
+  /** Return the rows of a query at every layer, [layer][input], and whether they are exact; null if they are not available.
    *
    * @param {string} method
    * @param {string} unit
@@ -79,27 +85,32 @@ export async function read(doc) {
   function rows(method, unit, query, field = "") {
     if (method === "raw") field = "";
     return once(`rows ${method} ${unit} ${query} ${field}`, () => {
-      const table = methods[unit][method];
-      const at = table ? table.queries.indexOf(query) : -1;
-      if (table && at >= 0 && (!field || (field === "layer" ? table.layer : table.uniform))) {
-        const pick = (values = table.values) => tableRows(values, at, depth, table.queries.length);
-        if (!field) return { rows: pick(), exact: true };
-        if (field === "layer") return { rows: pick(table.layer), exact: true };
-        const under = pick(table.uniform);
-        return { rows: pick().map((row, l) => relative(field, row, under[l])), exact: true };
-      }
-      if (!weights || (method !== "raw" && method !== "rollout")) return null;
-      if (!field) return { rows: computed(method, unit, query, ""), exact: doc.exact };
-      if (field === "layer") return { rows: computed(method, unit, query, "layer"), exact: doc.exact };
-      const under = computed(method, unit, query, "uniform");
-      return {
-        rows: computed(method, unit, query, "").map((row, l) => relative(field, row, under[l])),
-        exact: doc.exact,
-      };
+      if (!field || field === "layer") return rowsOf(method, unit, query, field);
+      const own = rowsOf(method, unit, query, ""),
+        under = rowsOf(method, unit, query, "uniform");
+      return own && under && { ...own, rows: own.rows.map((row, l) => relative(field, row, under.rows[l])) };
     });
   }
 
-  /** What tokens are worth; over words, the sum over their subwords.
+  /** Return the rows of a query for the model's weights, for uniform ones, or for those corrected layer by layer.
+   *
+   * @param {string} method
+   * @param {string} unit
+   * @param {number} query
+   * @param {string} kind
+   * @returns {Rows | null}
+   */
+  function rowsOf(method, unit, query, kind) {
+    const table = methods[unit][method],
+      values = table && (kind === "layer" ? table.layer : kind ? table.uniform : table.values);
+    const at = table ? table.queries.indexOf(query) : -1;
+    if (table && values && at >= 0) return { rows: tableRows(values, at, depth, table.queries.length), exact: true };
+    if (isPool(unit, query)) return mixed((q) => rowsOf(method, unit, q, kind), doc.pooled?.weights[unit] ?? []);
+    if (!weights || (method !== "raw" && method !== "rollout")) return null;
+    return { rows: computed(method, unit, query, kind), exact: doc.exact };
+  }
+
+  /** Return the importances of tokens; a word has the sum of its subwords.
    *
    * @param {string} unit
    */
@@ -107,7 +118,7 @@ export async function read(doc) {
     return once(`worth ${unit}`, () =>
       doc.importance.map((one) => ({
         ...one,
-        // what was not computed is no number, and neither is a word that it is part of
+        // values that were not computed are NaN, and so are words that contain them
         values: summed(
           Float64Array.from(one.values, (v) => v ?? NaN),
           doc.units[unit].groups,
@@ -116,13 +127,13 @@ export async function read(doc) {
     );
   }
 
-  /** The weights of every head for a query, [layer][head] → row; null where they are not here.
+  /** Return the weights of every head for a query, [layer][head] → row, or null if they are not included.
    *
    * @param {string} unit
    * @param {number} query
    */
   function heads(unit, query) {
-    if (!single) return null;
+    if (!single || isPool(unit, query)) return null;
     return once(`heads ${unit} ${query}`, () => {
       const groups = doc.units[unit].groups;
       const members = groups ? groups[query] : [query];
@@ -143,7 +154,7 @@ export async function read(doc) {
     });
   }
 
-  /** One head as a whole [query, key], where heads of all queries are here.
+  /** Return one whole head [query, key], if the document includes the heads of all queries.
    *
    * @param {string} unit
    * @param {number} layer
@@ -156,7 +167,7 @@ export async function read(doc) {
     return all.length < n - first ? null : all.map((one) => one[layer][head]);
   }
 
-  /** Rollout of every query at the top of a step: one product of matrices more than at the step below.
+  /** Return the rollout of every query at the top of a step: one matrix product on top of the step below.
    *
    * @param {string} unit
    * @param {string} kind
@@ -177,14 +188,14 @@ export async function read(doc) {
     );
   }
 
-  /** The rows of all queries at one layer, or null.
+  /** Return the rows of all queries at one layer, or null.
    *
    * @param {string} method
    * @param {string} unit
    * @param {number} layer
    */
   function map(method, unit, layer, field = "") {
-    const count = queryNames(doc, unit).length,
+    const count = doc.queries?.length ?? doc.units[unit].tokens.length,
       first = doc.firstQuery;
     if (method === "rollout" && weights) {
       if (count ** 3 * doc.steps.length > 4e8) return null;
@@ -202,7 +213,7 @@ export async function read(doc) {
     return all;
   }
 
-  /** Takes in rows that somebody else has computed.
+  /** Add rows that the server has computed.
    *
    * @param {ServedRows} answer
    */
@@ -230,6 +241,7 @@ export async function read(doc) {
     headMap,
     map,
     add,
+    isPool,
     widths: doc.steps.map((step) => step.rows),
     hasWeights: !!doc.weights,
     unpack,
@@ -237,13 +249,33 @@ export async function read(doc) {
   };
 }
 
-/** Names of the positions that can be asked about: the tokens, unless the model merges its positions.
+/** Return the weighted mean of the rows of several queries, or null if one of them is not available.
  *
- * @param {Pick<TextDocument, "queries" | "units">} doc
+ * @param {(query: number) => Rows | null} rowsAt
+ * @param {number[]} weights
+ * @returns {Rows | null}
+ */
+function mixed(rowsAt, weights) {
+  /** @type {Float64Array[]} */
+  let sums = [],
+    exact = true;
+  for (const [query, weight] of weights.entries()) {
+    if (!weight) continue;
+    const own = rowsAt(query);
+    if (!own) return null;
+    exact &&= own.exact;
+    sums = own.rows.map((row, l) => row.map((value, i) => (sums[l]?.[i] ?? 0) + weight * value));
+  }
+  return { rows: sums, exact };
+}
+
+/** Return the names of all queries: the tokens, or positions if the model merges them; then the sentence embedding, if any.
+ *
+ * @param {Pick<TextDocument, "queries" | "units" | "pooled">} doc
  * @param {string} unit
  */
 export function queryNames(doc, unit) {
-  return doc.queries ?? doc.units[unit].tokens;
+  return doc.queries ?? [...doc.units[unit].tokens, ...(doc.pooled ? [doc.pooled.name] : [])];
 }
 
 /** @param {Float64Array} row @param {number[][] | null} groups */
@@ -327,7 +359,7 @@ export async function unpacked(array) {
 }
 
 /** @param {string} text */
-async function inflated(text) {
+export async function inflated(text) {
   const binary = atob(text),
     bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);

@@ -1,6 +1,6 @@
 /** @import { Attributes, Child, Palette } from "./types" */
 
-/** An HTML element: attributes, listeners under "on…", and children; texts are always text.
+/** Create an HTML element with attributes, listeners ("on…") and children. Strings become text, never markup.
  *
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
@@ -12,7 +12,7 @@ export function el(tag, attributes = {}, ...children) {
   return built(document.createElement(tag), attributes, children);
 }
 
-/** The same in SVG.
+/** Create an SVG element in the same way.
  *
  * @template {keyof SVGElementTagNameMap} Tag
  * @param {Tag} tag
@@ -24,7 +24,7 @@ export function svg(tag, attributes = {}, ...children) {
   return built(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-/** Children as `append` takes them, out of lists within lists.
+/** Flatten nested lists of children for `append`.
  *
  * @param {Child} children
  */
@@ -44,7 +44,7 @@ function built(node, attributes, children) {
   return node;
 }
 
-/** What an event happened in, by a selector.
+/** Return the closest ancestor of an event's target that matches a selector.
  *
  * @param {Event} event
  * @param {string} selector
@@ -54,7 +54,7 @@ export function closest(event, selector) {
   return event.target instanceof Element ? event.target.closest(selector) : null;
 }
 
-/** The 2D context of a canvas, which every canvas that has no other one gives.
+/** Return the 2D context of a canvas.
  *
  * @param {HTMLCanvasElement} canvas
  */
@@ -76,6 +76,22 @@ export function number(x, digits = 3) {
   return x.toFixed(digits).replace("-", "−");
 }
 
+/** Write a share as a percentage: whole from 1 to 99 %, with one digit outside, or with a fixed number of digits. Only an
+ * exact 0 or 1 reads "0 %" or "100 %".
+ *
+ * @param {number} share
+ */
+export function percent(share, digits = 0) {
+  if (!Number.isFinite(share)) return "–";
+  const size = 100 * Math.abs(share),
+    fine = Math.max(1, digits),
+    least = 10 ** -fine;
+  if (size > 0 && size < least / 2) return `< ${least} %`;
+  if (size < 100 && size > 100 - least / 2) return `> ${100 - least} %`;
+  const text = size.toFixed(size < 1 || size >= 99 ? fine : digits);
+  return `${share < 0 ? "−" : ""}${digits ? text : Number(text)} %`;
+}
+
 /** @param {number | null} x */
 export function correlation(x) {
   return x !== null && Number.isFinite(x)
@@ -87,16 +103,16 @@ export function correlation(x) {
     : "–";
 }
 
-/** Controls, what XML cannot hold, and half a character have no look of their own; what turns a line round has only effects. */
+/** Characters that are invisible, invalid in XML, or change the direction of a line. */
 const UNSEEN = /[\p{Cc}\p{Cs}\ufffe\uffff\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]/gu;
 
-/** Running text for people: lines and tabs stay, and what has no look of its own is made visible.
+/** Make invisible characters of a text visible; line breaks and tabs stay.
  *
  * @param {string} text
  */
 export const readable = (text) => text.replace(UNSEEN, (sign) => (/[\n\t]/.test(sign) ? sign : visible(sign)));
 
-/** A token for people: white space and controls made visible, the tokenizer's marks apart from the text.
+/** Make a token readable: visible white space and control characters, and the tokenizer's mark separate from the text.
  *
  * @param {string} token
  */
@@ -115,7 +131,7 @@ function visible(sign) {
   return SIGNS[sign] ?? `\\u${(sign.codePointAt(0) ?? 0).toString(16).padStart(4, "0")}`;
 }
 
-/** A token as content of an element: its mark faint. bdi, because scripts run both ways.
+/** Return a token as nodes with a faint mark, in bdi because scripts run both ways.
  *
  * @param {string} token
  */
@@ -124,10 +140,10 @@ export function tokenNodes(token) {
   return [mark ? el("span", { class: "mark", "aria-hidden": "true" }, mark) : null, el("bdi", {}, text)];
 }
 
-/** Tokens in a line: a space between words, and before each part of the input its name.
+/** Return tokens in a line, with spaces between words and a name before each part of the input.
  *
  * @param {{ tokens: string[], joins: boolean[], parts: string[] | null }} text
- * @param {number[]} places those of its tokens that are there
+ * @param {number[]} places the tokens to show
  * @param {(i: number, place: number) => Attributes} attributes of the element of token i
  */
 export function tokenLine({ tokens, joins, parts }, places, attributes) {
@@ -154,7 +170,7 @@ export function plainToken(token, most = 24) {
 /** @type {CanvasRenderingContext2D | null} */
 let measuring = null;
 
-/** The width of a text in pixels, as the exported figures set it.
+/** Return the width of a text in pixels, as exported figures set it.
  *
  * @param {string} text
  */
@@ -166,13 +182,13 @@ export function textWidth(text, size = 11, weight = "") {
 
 export const FONT = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Noto Sans', sans-serif";
 
-/** The frame of a figure, on screen and in a file alike.
+/** Create the frame of a figure, for the screen and for files.
  *
  * @param {number} width
  * @param {number} height
  * @param {Palette} colours
  * @param {string} title
- * @param {number | null} [y] where the title stands, if it does
+ * @param {number | null} [y] where to draw the title, if at all
  */
 export function figure(width, height, colours, title, y = null) {
   const style = `font-family:${FONT};font-variant-numeric:tabular-nums`;
@@ -199,7 +215,7 @@ export function label(x, y, text, attributes = {}) {
   return svg("text", { x, y, "dominant-baseline": "central", ...attributes }, text);
 }
 
-/** One box that follows the pointer, per page.
+/** Create the page's tooltip, which follows the pointer.
  *
  * @param {HTMLElement} root
  */
@@ -223,7 +239,7 @@ export function makeTip(root) {
   };
 }
 
-/** A table of rows under heads, which are texts or cells.
+/** Create a table; heads are strings or cells.
  *
  * @param {Attributes} attributes
  * @param {(string | HTMLElement)[]} heads
@@ -236,7 +252,7 @@ export function tableOf(attributes, heads, rows, caption) {
   return el("table", attributes, caption && el("caption", {}, caption), parts);
 }
 
-/** A row of a table with its name at the head.
+/** Create a table row that begins with its name.
  *
  * @param {Child[]} cells
  */
@@ -245,14 +261,14 @@ export function rowOf([first, ...cells]) {
   return el("tr", {}, el("th", { scope: "row" }, first), rest);
 }
 
-/** A table that only screen readers see, behind a picture.
+/** Create a table for screen readers only, as the alternative to a picture.
  *
  * @param {string} caption
  * @param {string[]} heads
  * @param {Child[][]} rows
  */
 export function hiddenTable(caption, heads, rows) {
-  // in a box, because a table grows beyond the height it is given
+  // in a box, because a table ignores a limited height
   return el("div", { class: "sr" }, tableOf({}, heads, rows.map(rowOf), caption));
 }
 
@@ -261,7 +277,7 @@ export function button(text, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, text);
 }
 
-/** A group of buttons of which one is pressed.
+/** Create a group of buttons, one of which is pressed.
  *
  * @param {string} name
  * @param {Record<string, string>} options the text of each by its value

@@ -4,10 +4,10 @@ import { boundOf, tiesOf } from "./reliability.js";
 
 /** @import { Data, Edge, Flow, Now, Page } from "./types" */
 
-const NAMED = 3; // edges of a bottleneck that a sentence names
+const NAMED = 3; // most edges of a bottleneck that a sentence names
 const NUMBERS = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
 
-/** Inputs that a view of paths should not open at: special tokens, sinks, the first token of a decoder, the query itself.
+/** Return which inputs the flow paths should not open at: special tokens, sinks, a decoder's first token, the query itself.
  *
  * @param {Data} data
  * @param {Now} at
@@ -18,7 +18,7 @@ function isWord(data, at) {
     !at.special[i] && !sinks.has(i) && !(data.causal && i === 0) && (data.queries !== null || i !== at.query);
 }
 
-/** The word that the page's own method gives most, and where there is none, rollout or flow.
+/** Return the strongest word by the page's own method or, if it has no values, by rollout or flow.
  *
  * @param {Page} page
  * @param {Now} at
@@ -35,7 +35,7 @@ export function strongestWord(page, at) {
   return words[0] ?? at.token;
 }
 
-/** Why flow tells no token from another for this query, in a sentence; "" where it does, or where nobody knows.
+/** Return a sentence on why flow cannot tell tokens apart for this query, or "" if it can or this is unknown.
  *
  * @param {Page} page
  * @param {Now} at
@@ -46,21 +46,21 @@ export function cannotTell(page, at) {
   if (at.field || !row || !data.hasWeights) return "";
   const content = Array.from(row.keys()).filter((i) => !at.special[i]),
     values = content.map((i) => row[i]),
-    more = "A lower layer, or answer edges, tell more.";
+    more = "Choose a lower layer, or answer edges.";
   const ties = tiesOf(values);
-  if (ties) return `Flow cannot tell tokens apart here: ${ties.count} of ${ties.reached} get the same. ${more}`;
-  if (!data.exact) return ""; // rounded weights are at no bound exactly
+  if (ties) return `Flow cannot tell tokens apart here: ${ties.count} of ${ties.reached} have the same value. ${more}`;
+  if (!data.exact) return ""; // rounded weights never reach a bound exactly
   const { entering, leaving } = flowBound(data, at),
     full = boundOf(
       values,
       content.map((i) => Math.min(entering[i], leaving)),
     );
   return full
-    ? `Flow cannot tell tokens apart here: ${full.count} of ${full.reached} get all that ${at.queryName} takes at ${at.layerName}, or all that the first layer takes from them, whatever lies between. ${more}`
+    ? `Flow cannot tell tokens apart here: ${full.count} of ${full.reached} are at their upper bound (all that ${at.queryName} takes at ${at.layerName}, or all that the first layer takes from them). ${more}`
     : "";
 }
 
-/** What limits a flow, in a sentence.
+/** Return a sentence on what limits a flow.
  *
  * @param {Pick<Flow, "cut" | "value"> & { end: number, at: Now }} flow
  * @param {(edge: Edge) => string} nameOf
@@ -71,9 +71,9 @@ export function bottleneck({ cut, value, end, at }, nameOf) {
   if (!cut.length) return value === 0 ? `No path leads from ${token} to ${at.queryName}.` : "Nothing limits it.";
   if (cut.length === 1) return `This one edge is the bottleneck: ${nameOf(cut[0])}.`;
   if (cut.every((edge) => edge.step === end && edge.query === at.query))
-    return `The bottleneck is ${at.queryName} itself: its ${count} edges at ${at.layerName} are full, and all of it could come from ${token}.`;
+    return `The bottleneck is ${at.queryName} itself: its ${count} edges at ${at.layerName} are full, so all of it could come from ${token}.`;
   if (cut.every((edge) => edge.step === 0 && edge.key === at.token))
-    return `The bottleneck is ${token} itself: the first layer takes no more from it, whatever looks at it above.`;
+    return `The bottleneck is ${token} itself: the first layer takes no more from it, whatever higher layers do.`;
   const named = [...cut].sort((a, b) => b.capacity - a.capacity).slice(0, NAMED),
     rest = cut.length - named.length;
   return `These ${count} edges are the bottleneck: ${named.map(nameOf).join("; ")}${rest ? `; and ${rest} narrower` : ""}.`;

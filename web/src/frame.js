@@ -11,7 +11,7 @@ export const many = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "
 /** @param {string} text */
 export const listed = (text) => (text ? text.split(",") : []);
 
-/** The name that a model goes by: of a path, which older files have, the last two parts.
+/** Return the short name of a model: for a path, its last two parts.
  *
  * @param {unknown} model
  */
@@ -21,7 +21,7 @@ export const shortName = (model) =>
     .slice(-2)
     .join("/");
 
-/** Who made the page, of which model, and the controls.
+/** The top bar: attnflow, the model, and the controls.
  *
  * @param {Child[]} facts
  * @param {string | null} title
@@ -46,13 +46,13 @@ export function panel(name, title, hint, controls, ...body) {
   return el("section", { class: "panel", "data-panel": name }, top, el("p", { class: "hint" }, hint), body);
 }
 
-/** What may be wider than its place; `markEdges` shows at its edges that there is more.
+/** Mark an element that may scroll sideways; `markEdges` shows at its edges that there is more.
  *
  * @param {HTMLElement} box
  */
 export const sideways = (box) => el("div", { class: "sideways" }, box);
 
-/** A table that may be.
+/** A table that may scroll sideways.
  *
  * @param {string} name
  * @param {HTMLTableElement} table
@@ -67,7 +67,7 @@ function markEdges(box) {
   box.parentElement?.classList.toggle("more-right", beyond > 1);
 }
 
-/** One of some texts: the same choice in every panel that has it.
+/** A menu for one name of the state, the same in every panel that has it.
  *
  * @param {PanelsPage} page
  * @param {string} name
@@ -82,7 +82,7 @@ export function pick(page, name, key, options) {
   return options.length > 1 ? el("label", {}, `${name} `, select) : "";
 }
 
-/** The same as buttons.
+/** The same choice as buttons.
  *
  * @param {PanelsPage} page
  * @param {string} name
@@ -95,7 +95,7 @@ export function switched(page, name, key, options) {
   return group;
 }
 
-/** Any of some: their values with commas between.
+/** Checkboxes: the state stores the checked values, separated by commas.
  *
  * @param {PanelsPage} page
  * @param {string} name
@@ -112,7 +112,7 @@ export function checks(page, name, key, entries) {
   return group;
 }
 
-/** All that is not on the first screen, closed until somebody asks for it; the address says whether it is open.
+/** Details: everything below the first screen, closed at first. The address stores whether they are open.
  *
  * @param {PanelsPage} page
  */
@@ -123,22 +123,22 @@ function everythingElse(page) {
   return node;
 }
 
-/** Puts a page of panels into an element, which draws those again that depend on what has changed.
+/** Show a page of panels in an element. Each panel is redrawn when something it depends on changes.
  *
  * @template Subject
  * @param {HTMLElement} root
  * @param {object} parts
  * @param {string} parts.kind the page's classes
- * @param {Subject} parts.subject what the panels are of, as entries of the page
+ * @param {Subject} parts.subject the data of the panels, added to the page object
  * @param {Choices} parts.defaults the state, but for the theme
- * @param {Record<string, { includes(text: string): boolean }>} parts.allowed what the address may say
- * @param {(theme: HTMLElement) => Child} parts.head the nodes above, of the button of themes
+ * @param {Record<string, { includes(text: string): boolean }>} parts.allowed valid values in the address
+ * @param {(theme: HTMLElement) => Child} parts.head the top bar, given the theme button
  * @param {(page: PanelsPage & Subject) => { lead?: Section[], above?: Child[], sections: Section[], foot: string }}
- *   parts.fill nodes before the panels, the panels, with the names in the state that each needs, and the last line. Where there
- *   is a `lead`, these panels are the first screen and all others stand under Details; the state then needs
- *   `open`, and what is closed is not drawn
+ *   parts.fill nodes before the panels, the panels with the names in the state that each needs, and the last line. With a
+ *   `lead`, these panels are the first screen and all others are in Details; the state then needs `open`, and closed
+ *   panels are not drawn
  * @param {string} [parts.prefix] of the names in the address
- * @param {() => object} [parts.source] the document, where it is not the one that stands in this file
+ * @param {() => object} [parts.source] the document, if it is not the one in this file
  */
 export function showPanels(root, { kind, subject, defaults, allowed, head, fill, prefix = "", source }) {
   const ended = new AbortController(),

@@ -21,10 +21,10 @@ import { touched } from "./state.js";
 
 const EDGES = 1000;
 
-/** The strongest edges of the steps up to `end`: what rollout carries from the query, or the weights alone.
+/** Return the strongest edges of the steps up to `end`, by what rollout carries from the query or by weight alone.
  *
- * Millions of edges are only counted, by the leading bits of their amounts; those above the level that leaves at most `most`
- * are then picked.
+ * Edges are first counted by the leading bits of their amounts, because there may be millions; then those above the
+ * threshold that leaves at most `most` are collected.
  *
  * @param {Matrix[]} graph
  * @param {number} end
@@ -91,7 +91,7 @@ export function strongest(graph, end, query, carried, most = EDGES) {
   return { edges, count, masses };
 }
 
-/** Columns and levels of a layered graph, with room for tokens below and names of levels at the left.
+/** Lay out a layered graph: columns and levels, with room for tokens below and level names at the left.
  *
  * @param {number[]} columns
  * @param {number} levels
@@ -148,10 +148,10 @@ export function curve(x1, y1, x2, y2) {
 const KINDS = {
   carried: "what rollout carries from the query",
   weights: "weights with the residual",
-  attention: "attention alone",
+  attention: "attention only",
 };
 
-/** Figure 1 of the paper: tokens across, layers up, strength as opacity.
+/** Figure 1 of the paper: tokens from left to right, layers from bottom to top, strength as opacity.
  *
  * @param {Page} page
  */
@@ -187,7 +187,7 @@ export function graphPanel(page) {
 
   /** @param {ReturnType<typeof gathered>} strong */
   function shownColumns(strong) {
-    // positions that nothing reaches would only stretch a long text
+    // in a long text, leave out positions that no edge reaches
     const n = strong.at.tokens.length;
     if (n <= 60) return Array.from({ length: n }, (_, i) => i);
     const used = new Set([strong.at.query]);
@@ -257,7 +257,9 @@ export function graphPanel(page) {
 
   function paint() {
     if (!data.hasWeights) {
-      holder.replaceChildren(el("p", { class: "why" }, "The graph needs the weights, which this page does not hold."));
+      holder.replaceChildren(
+        el("p", { class: "why" }, "The graph needs the weights, which this page does not include."),
+      );
       return;
     }
     const colours = page.colours();
@@ -320,7 +322,7 @@ export function graphPanel(page) {
       return;
     }
     summary.textContent =
-      "Hover a state, or focus the graph and use the arrow keys, to see what flows into it and out of it.";
+      "Hover over a state, or focus the graph and use the arrow keys, to see what flows into and out of it.";
   }
 
   /** @param {KeyboardEvent} event */
@@ -348,7 +350,7 @@ export function graphPanel(page) {
     return `${page.stateName(level, position)}${level ? ` at ${data.levels[level - 1]}` : " (input)"}`;
   }
 
-  /** What flows into a state from below and out of it upwards; the rest steps back.
+  /** Highlight what flows into a state and out of it, and fade the rest.
    *
    * @param {number | null} level
    * @param {number} [position]
@@ -380,7 +382,7 @@ export function graphPanel(page) {
         .sort((a, b) => b.amount - a.amount)
         .slice(0, 4)
         .map((edge) => `${name(edge)} ${number(edge.amount)}`)
-        .join(", ") || "nothing drawn";
+        .join(", ") || "nothing shown";
     const lines = [
       stateName(level, position),
       level > 0 && `takes from: ${list(into, (edge) => stateName(edge.step, edge.key))}`,

@@ -7,8 +7,8 @@ import { apart, chart, decimals, interval, lineLook, linesChart, marked, path, t
 
 /** @type {Record<string, string>} */
 export const KINDS = { paper: "the paper's", edges: "other edges", importance: "importance", baseline: "baselines" };
-const RANKED = 7; // methods on the first screen, or as many as the verdict is about
-const BEST = 20; // methods in the diagram of ranks, unless all are asked for
+const RANKED = 7; // methods on the first screen, unless the verdict is about more
+const BEST = 20; // methods in the diagram of ranks, unless all are shown
 const AFFORDABLE = 3; // forward and backward passes
 const HUES = 6; // --hue-0, … of the style
 
@@ -39,13 +39,13 @@ function legendOf(entries, x, y) {
   });
 }
 
-/** What a metric measures, for somebody who meets it first. @type {Record<string, string>} */
+/** What each metric measures, for a newcomer. @type {Record<string, string>} */
 const MEASURES = {
-  comprehensiveness: "fall of the answer without a method's first tokens",
-  "blank-out": "agreement of a method's order with leaving each token out",
+  comprehensiveness: "how much the answer's probability falls without a method's top tokens",
+  "blank-out": "how well a method's ranking agrees with leaving each token out",
 };
 
-/** Methods as what they do, for somebody who meets them first. @type {Record<string, string>} */
+/** What some methods do, for a newcomer. @type {Record<string, string>} */
 const PLAINLY = {
   random: "chance",
   first: "earliest first",
@@ -53,7 +53,7 @@ const PLAINLY = {
   "blank-out": "leaving each token out",
 };
 
-/** The methods that the verdict is about, and the best others where there is room, best first.
+/** Return the methods that the verdict is about, and the best others if there is room, best first.
  *
  * @param {Grid} grid
  * @param {string} metric
@@ -70,7 +70,7 @@ export function rankedMethods(grid, metric) {
   return sorted.filter((i) => kept.has(i));
 }
 
-/** The methods ranked by the metric that decides, with 95 % intervals; the one that is recommended stands out.
+/** A chart of the methods ranked by the deciding metric, with 95 % intervals; the recommended one is highlighted.
  *
  * @param {GridPage} page
  * @param {number} width
@@ -83,7 +83,7 @@ export function verdictChart(page, width) {
   const names = order.map((i) => PLAINLY[grid.names[i]] ?? grid.names[i]),
     size = width > 640 ? 15 : 13,
     wide = Math.max(...names.map((name) => textWidth(name, size, "650"))),
-    beside = wide < 0.45 * width, // else above
+    beside = wide < 0.45 * width, // otherwise names are above
     left = beside ? wide + 18 : 16,
     [room, high] = beside ? [0, 2 * size + 4] : [18, 44],
     right = width - 58,
@@ -134,7 +134,7 @@ function sized(picture, size) {
   return picture;
 }
 
-/** How a line looks: the paper's in ink and known by their dashes, baselines faint, others in hues.
+/** Return the look of a line: ink with dashes for the paper's methods, faint for baselines, hues for others.
  *
  * @param {Grid} grid
  * @param {number[]} methods
@@ -159,7 +159,7 @@ export function curvesChart(page, width) {
   const curve = (/** @type {number} */ i) => grid.curves[d]?.[grid.names[i]]?.[c] ?? [null];
   const area = (/** @type {number} */ i) => curve(i).reduce((sum, v) => sum + v, 0);
   const lines = chosen.filter((i) => curve(i).every((v) => v !== null)).sort((a, b) => area(b) - area(a));
-  if (!lines.length) return empty("No method is chosen that has a curve.");
+  if (!lines.length) return empty("None of the selected methods has a curve.");
   const rows = lines.map(curve),
     values = rows.flat(),
     last = rows[0].length - 1;
@@ -180,7 +180,7 @@ export function curvesChart(page, width) {
   });
 }
 
-/** Runs of methods that do not differ, of those shown; runs that do not touch share a track.
+/** Return the runs of shown methods that do not differ; runs that do not touch share a track.
  *
  * @param {[number, number][]} groups
  * @param {number} count
@@ -206,13 +206,13 @@ export function ranksChart(page, room) {
   const { grid, state } = page;
   const { r, a } = state.get(),
     { methods, ranks, n, friedman, groups, critical_difference: distance } = grid.ranking[r];
-  if (distance === null) return empty("No text has a value of every method by this metric.");
+  if (distance === null) return empty("By this metric, no text has a value for every method.");
   const count = a ? methods.length : Math.min(BEST, methods.length),
     half = Math.ceil(count / 2);
   const p = friedman && (friedman.p < 1e-4 ? "p < 0.0001" : `p ${decimals(friedman.p, 4)}`);
   const summary = [
     count < methods.length ? `the best ${count} of ${methods.length} methods` : `${count} methods`,
-    `${many(n, "text")} on which every method has a value`,
+    `${many(n, "text")} with a value for every method`,
     friedman ? `Friedman's χ² ${decimals(friedman.chi2, 1)}, ${p}` : "all methods tie on every text",
   ].join(" · ");
   const width = Math.max(700, room),
@@ -258,7 +258,7 @@ export function agreementChart(page, width) {
     colours = page.colours();
   const left = 34 + widest(grid.names),
     size = between(15, (width - left - 4) / order.length, 36),
-    lines = size < 22 ? 2 : 1, // numbers of columns stand on, where they would touch on one
+    lines = size < 22 ? 2 : 1, // column numbers alternate between two lines if they would touch
     top = 6 + 14 * lines;
   /** @param {number} x @param {number} y @param {number} s */
   const hatch = (x, y, s) =>
@@ -294,9 +294,9 @@ export function sanityChart(page, width) {
     cell = (/** @type {string} */ level, /** @type {number} */ i) => grid.sanity[level][grid.names[i]];
   const order = grid.ordered(state.get().r).filter((i) => levels.some((level) => cell(level, i).mean !== null));
   const names = order.map((i) => grid.names[i]),
-    beside = widest(names) < 0.35 * width, // else above: cut, two of them could read alike
+    beside = widest(names) < 0.35 * width, // otherwise names are above: shortened, two could look the same
     left = 16 + (beside ? widest(names) : 0),
-    [room, high] = beside ? [0, 26] : [16, 40], // for the name, and of a row
+    [room, high] = beside ? [0, 26] : [16, 40], // heights of a name above its row, and of a row
     bottom = 30 + high * order.length;
   const low = Math.min(-0.1, ...order.flatMap((i) => levels.map((level) => cell(level, i).low ?? 0)));
   const x = (/** @type {number} */ v) => left + ((v - low) / (1 - low)) * (width - left - 14);
@@ -343,7 +343,7 @@ export function costChart(page, width) {
     return cost === null || mean === null ? [] : [{ name, kind, cost, mean, low: low ?? mean, high: high ?? mean }];
   });
   if (!there.length) return empty("No method has both a cost and a value by this metric.");
-  const free = there.some(({ cost }) => !cost), // has no logarithm, so it stands by itself, left of the others
+  const free = there.some(({ cost }) => !cost), // 0 has no logarithm: these are left of the axis
     left = free ? 48 + between(48, width / 12, 96) : 48;
   const logs = [AFFORDABLE, 1, ...there.flatMap(({ cost }) => (cost ? [cost] : []))].map(Math.log10),
     [from, to] = [Math.min(...logs) - 0.15, Math.max(...logs) + 0.15];
@@ -383,9 +383,9 @@ export function costChart(page, width) {
   return chart(page, [width, foot + 44], `Cost against ${r}`, [axis, named], [marks]);
 }
 
-/** Names beside points within a frame, first the paper's, then the best: none lies on another, on a point or in a `reserved` box.
+/** Place names next to points, first the paper's, then the best; none overlaps a name, a point or a `reserved` box.
  *
- * The paper's may stand further off, with a line to their point; of the others only those are there that fit beside it.
+ * The paper's names may be further away, with a line to their point; other names are left out if they do not fit.
  *
  * @param {{ name: string, kind: string, x: number, y: number }[]} points
  * @param {number[][]} reserved

@@ -30,83 +30,81 @@ import {
 /** @type {Record<string, string>} */
 const CAPTIONS = {
   table:
-    "Means over texts. Columns named after an importance are rank correlations with it; the others come from deleting tokens in the order of a method. Bold is the best of a column; shaded is what does not differ significantly from it (Wilcoxon's test text by text, p ≥ 0.05 after Holm's correction for the comparisons of the best with each other method in this column). Point at a number for its 95 % interval. Cost is in forward and backward passes of the model. A click on the head of a column sorts by it: ▾ from the largest down, ▴ from the smallest up.",
+    "Means over texts. Columns named after an importance are rank correlations with it; the others come from deleting tokens in a method's order. The best value of a column is bold; shaded values do not differ significantly from it (Wilcoxon's test over texts, p ≥ 0.05 after Holm's correction for comparing the best with every other method of the column). Hover over a number for its 95 % interval. Cost is in forward and backward passes of the model. Click a heading to sort: ▾ descending, ▴ ascending.",
   curves:
-    "The mean probability of the answer as tokens are deleted, the most important by a method first: a line that falls early found what the answer rests on. Kept is the reverse: only the most important tokens stay, and a line that rises early is good. Names stand in the order of the lines.",
+    "The mean probability of the answer as tokens are deleted, most important first: a line that falls early belongs to a method that finds what the answer rests on. Kept is the reverse: only the most important tokens stay, and a line that rises early is good. Names are in the order of the lines.",
   ranks:
-    "Methods are ranked within each text, 1 is best, and hang from the axis at their mean rank. A thick bar joins methods that do not differ by Nemenyi's test at 0.05: their mean ranks are closer than the critical difference, which the ruler shows (Demšar 2006).",
+    "Methods are ranked within each text (1 is best) and placed at their mean rank. A thick bar joins methods that do not differ by Nemenyi's test at 0.05: their mean ranks are closer than the critical difference, which the ruler shows (Demšar 2006).",
   agreement:
-    "Spearman's rank correlation between the scores of two methods, its mean over texts. The stronger the blue, the more they say the same; without colour they have nothing in common; yellow is negative. Hatched is a method with itself. Methods stand in the order of their mean ranks by the metric chosen above, and numbers name the columns.",
+    "Spearman's rank correlation between the scores of two methods, averaged over texts. Stronger blue is more agreement, no colour is none, yellow is negative. Hatched cells compare a method with itself. Methods are in the order of their mean ranks by the metric selected above, and columns are numbered in the same order.",
   sanity:
-    "Rank correlation of a method's scores for the real model with those for one whose weights were shuffled, in part or all of them. Lines are 95 % intervals. A method that explains what was learnt falls towards 0; one that stays high tells more of the architecture or of positions (Adebayo et al. 2018).",
-  cost: "What a method costs, as a multiple of one forward and backward pass of the model, against how good it is by the metric chosen, with 95 % intervals. The dashed line is three passes. The paper's methods are named; of the others those whose name has room. Point at a mark for the rest.",
+    "Rank correlation between a method's scores for the real model and for a model with some or all weights shuffled. Lines are 95 % intervals. A method that explains what was learnt falls towards 0; one that stays high reflects the architecture or positions instead (Adebayo et al. 2018).",
+  cost: "The cost of a method, in forward and backward passes of the model, against its quality by the selected metric, with 95 % intervals. The dashed line is three passes. The paper's methods are named, and others if there is room. Hover over a mark for its name.",
 };
 
-/** What the names of a grid mean, by the field of a method or the part of the grid that has them. */
+/** What the names of a grid mean, by the field of a method or the part of the grid. */
 const MEANINGS = /** @type {Record<string, { title: string } & Record<string, string>>} */ ({
   edges: {
     title: "Edges: how much one position takes from another in a layer",
   },
   normalize: {
-    title:
-      "Normalisations: how these weights become a graph. In brackets, where it is not the one they were published with",
-    rows: "each row divided by its sum, so that a position takes shares; what all edges but gradients were published with",
+    title: "Normalisations: how these weights become a graph. In brackets if it is not the published one",
+    rows: "each row divided by its sum, so that a position takes shares; the published one for all edges except gradients",
     graph: "all layers divided by one number, the largest sum of any row",
-    none: "the weights as they are; what gradients were published with",
+    none: "the weights as they are; the published one for gradients",
   },
   propagation: {
-    title: "Propagations: how the graph of all layers becomes one score a token",
-    raw: "the edges of the last layer alone, from the position that answers",
-    rollout: "along every path down to a token the weights are multiplied, and paths are added",
-    flow: "the most that can flow from the position that answers to a token when each weight is the width of a pipe",
+    title: "Propagations: how the graph of all layers becomes one score per token",
+    raw: "only the edges of the last layer, from the answering position",
+    rollout: "the weights are multiplied along every path down to a token, and the paths are added",
+    flow: "the most that can flow from the answering position to a token if each weight is the width of a pipe",
     gather:
-      "each edge by gradients counts once, and goes to the tokens that were in its key by then, by a rollout of attention that mixes little; new here",
+      "each gradient edge counts once, for the tokens that its key contained by then (by a rollout of attention that mixes little); new here",
     columns: "the same without mixing: the sum of what each position gives in all layers; new here",
-    answer_rows: "what the position that answers reads in all layers, of answer edges; new here",
-    answer_inputs: "what the answer owes to each token the whole way down, of answer edges; new here",
+    answer_rows: "what the answering position reads in all layers, by answer edges; new here",
+    answer_inputs: "what each token contributes to the answer, followed through all layers, by answer edges; new here",
   },
   receptive_field: {
     title:
-      "Receptive field: what is done about early tokens, which more positions can see in a model that looks back only",
-    ratio: "divided by the same method on attention that prefers nothing",
-    difference: "less the same method on attention that prefers nothing",
-    layer: "each layer corrected for it before anything is propagated",
+      "Receptive field: a correction for early tokens, which more positions can see in a model that only looks back",
+    ratio: "divided by the same method on uniform attention",
+    difference: "minus the same method on uniform attention",
+    layer: "each layer is corrected before anything is propagated",
   },
   columns: {
-    title: "Metrics: p is the probability of the answer, or the number that a model without probabilities answers with",
+    title: "Metrics: p is the probability of the answer, or the output of a model without probabilities",
     "an importance's name":
       "Spearman's rank correlation of a method's scores with that importance, within each text; higher is better",
-    comprehensiveness: "p of the whole text less p without the first fifth of the tokens by a method; higher is better",
-    sufficiency: "p of the whole text less p of the first fifth of the tokens alone; lower is better",
-    aopc: "what p has lost, its mean over all steps from the first tokens deleted to all of them; higher is better",
+    comprehensiveness: "p of the whole text minus p without a method's top fifth of the tokens; higher is better",
+    sufficiency: "p of the whole text minus p of only the top fifth of the tokens; lower is better",
+    aopc: "how much p has fallen, averaged over all steps of the deletion; higher is better",
     "log-odds":
-      "the logarithm of p without tokens over p with all, its mean over the first half of the steps; lower is better",
-    "deletion-area": "the area under p as tokens are deleted, the most important first; lower is better",
+      "the logarithm of p without tokens divided by p with all tokens, averaged over the first half of the steps; lower is better",
+    "deletion-area": "the area under p as tokens are deleted, most important first; lower is better",
     "insertion-area": "the area under p as only the most important tokens are kept, from none to all; higher is better",
   },
   deletions: {
-    title: "Deletions: what takes the place of a deleted token",
+    title: "Deletions: what replaces a deleted token",
     mask: "the mask token",
     unk: "the token for unknown words",
-    remove: "nothing: what is right of it moves up",
+    remove: "nothing: the text after it moves up",
   },
   importance: {
-    title: "Importances: what a token is worth, asked of the model itself",
-    "blank-out": "how far p moves when the token is blanked",
+    title: "Importances: how much a token matters, measured with the model itself",
+    "blank-out": "how much p changes when the token is blanked",
     gradient: "the length of the gradient of the answer at the token's embedding",
-    "gradient-input": "the size of that gradient times the embedding",
-    "integrated-gradients":
-      "the size of the same, with the mean gradient along the way from the blanked text to this one",
+    "gradient-input": "the absolute value of that gradient times the embedding",
+    "integrated-gradients": "the same, with the mean gradient along the way from the blanked text to this one",
   },
   baseline: {
-    title: "Baselines: what a method must beat to say anything of the model",
-    random: "scores by chance",
+    title: "Baselines: what a method must beat to say anything about the model",
+    random: "random scores",
     first: "the earlier a token, the more important",
     last: "the later a token, the more important",
   },
 });
 
-/** What a grid is asked for: cells by metric and method, columns of the table, orders. Methods go by their numbers.
+/** Read a grid, and add what the panels need: cells by metric and method, columns, orders. Methods are numbered.
  *
  * @param {GridSummary} summary
  */
@@ -129,7 +127,7 @@ export function readGrid(summary) {
   return { ...summary, names, metrics, columns, way, deletions, ofKind, ordered, metricOf, cell };
 }
 
-/** The lines that are drawn first: the paper's methods, the best three others, chance.
+/** Return the methods drawn by default: the paper's, the best three others, and chance.
  *
  * @param {Grid} grid
  */
@@ -140,7 +138,7 @@ function firstLines(grid) {
   return [...grid.ofKind("paper"), ...best.slice(0, 3), ...grid.ofKind("baseline").slice(0, 1)];
 }
 
-/** A panel of one picture: `draw` gives its nodes for a width; `needs` are the names in the state that it depends on.
+/** A panel with one picture. `draw` returns its nodes for a width; `needs` are the names in the state that it depends on.
  *
  * @param {GridPage} page
  * @param {string} name
@@ -193,7 +191,7 @@ function tableSection(page) {
       [by, way] = [o.slice(0, dot), o.slice(dot + 1)];
     /** @param {string} column @param {number} i */
     const mean = (column, i) => grid.cell(grid.metricOf(column, d), i).mean;
-    /** @param {number} i @returns {any} a text in the column of methods, else a number or null */
+    /** @param {number} i @returns {any} a string in the column of methods, otherwise a number or null */
     const value = (i) => (by === "method" ? grid.names[i] : by === "cost" ? grid.methods[i].cost : mean(by, i));
     const best = grid.columns.map((column) => {
       const means = grid.names.map((_, i) => mean(column, i)).filter((x) => x !== null);
@@ -243,7 +241,7 @@ function sanitySection(page) {
   return section;
 }
 
-/** The meaning of every name that this grid has.
+/** Explain every name in this grid.
  *
  * @param {Grid} grid
  */
@@ -267,11 +265,11 @@ function namesSection(grid) {
     return lines.length ? el("section", {}, el("h3", {}, title), el("dl", {}, lines)) : "";
   });
   const scheme =
-    "A method is edges · propagation, with the normalisation in brackets; or an importance or a baseline by its own name.";
+    "A method is named edges · propagation, with the normalisation in brackets. Importances and baselines have their own names.";
   return el("details", { class: "names" }, el("summary", {}, "What the names mean"), el("p", {}, scheme), parts);
 }
 
-/** Who is ahead of the paper's methods, or that so few texts cannot tell.
+/** Say which methods are better than the paper's, or that there are too few texts.
  *
  * @param {Grid} grid
  */
@@ -280,15 +278,15 @@ function aheadOf(grid) {
   if (!grid.ofKind("paper").length || !grid.ofKind("edges").length) return "";
   if (needed && needed.texts > samples) {
     const few = `${many(samples, "text")} ${samples === 1 ? "is" : "are"} too few to tell`;
-    const most = `with ${many(needed.comparisons, "comparison")} at least ${needed.texts.toLocaleString("en")} are needed`;
+    const most = `${many(needed.comparisons, "comparison")} need at least ${needed.texts.toLocaleString("en")}`;
     return el("p", { class: "ahead" }, `${few}: ${most}.`);
   }
   const ahead = grid.ahead_of_all.map(({ method, cost }) => `${method} (${passes(cost)})`).join(", ");
-  const claim = "Ahead of all the paper's methods, in comprehensiveness and in rank correlation with blank-out: ";
+  const claim = "Better than all of the paper's methods, in comprehensiveness and in rank correlation with blank-out: ";
   return el("p", { class: "ahead" }, claim, el("strong", {}, ahead || "none"), ".");
 }
 
-/** What was measured, who is ahead by which test, and what the names mean.
+/** Say what was measured, which methods are better, and what the names mean.
  *
  * @param {Grid} grid
  */
@@ -303,7 +301,7 @@ function measured(grid) {
     el(
       "p",
       { class: "prediction" },
-      `${data ? `${data}: ` : ""}${size.join(", ")}. ${explained ? `What is explained is ${explained}. ` : ""}`,
+      `${data ? `${data}: ` : ""}${size.join(", ")}. ${explained ? `Explained: ${explained}. ` : ""}`,
       out.join(" "),
       made && ` Model: ${made}.`,
     ),
@@ -313,7 +311,7 @@ function measured(grid) {
   ];
 }
 
-/** A headline with the method that it recommends in bold.
+/** A headline with the recommended method in bold.
  *
  * @param {string} headline
  * @param {string | null} method
@@ -324,7 +322,7 @@ function emphasised(headline, method) {
   return [headline.slice(0, at), el("strong", {}, method), headline.slice(at + method.length)];
 }
 
-/** What a method is made of, for somebody who meets its name first on this page.
+/** Explain a method's parts to a newcomer.
  *
  * @param {Grid} grid
  * @param {string} name
@@ -334,15 +332,15 @@ function whatItIs(grid, name) {
     edges = grid.edges[method.edges],
     way = MEANINGS.propagation[method.propagation];
   const parts = [
-    edges && `It weighs how much one position takes from another in a layer: ${edges}.`,
-    way && `Then all layers become one score a token: ${way}.`,
+    edges && `Its edges measure how much one position takes from another in a layer: ${edges}.`,
+    way && `Then all layers become one score per token: ${way}.`,
   ].filter(Boolean);
   return parts.length
     ? el("details", { class: "what" }, el("summary", {}, `What is ${name}?`), el("p", {}, parts.join(" ")))
     : "";
 }
 
-/** The first screen: what to do in a sentence, how sure that is, and the methods ranked beside it.
+/** The first screen: a recommendation, how certain it is, and the ranked methods.
  *
  * @param {GridPage} page
  */
@@ -350,8 +348,8 @@ function verdictSection(page) {
   const { grid } = page,
     verdict = grid.verdict,
     name = grid.recommended ?? null;
-  const headline = verdict?.headline ?? "This grid recommends no method: it has nothing to compare them with.",
-    reason = verdict?.reason ?? "A recommendation needs baselines, and deletion or blank-out as a measure.";
+  const headline = verdict?.headline ?? "This grid recommends no method: it has nothing to compare the methods with.",
+    reason = verdict?.reason ?? "A recommendation needs baselines, and deletion or blank-out as a metric.";
   const box = el("div", { class: "picture scroll" });
   const node = el(
     "section",
@@ -383,12 +381,12 @@ function sectionsOf(page) {
   ].filter((section) => section !== null);
 }
 
-/** The whole of a model's name, where it is shortened. @param {Grid} grid */
+/** Return the full name of a model if it is shortened. @param {Grid} grid */
 function fullName({ provenance: { model } }) {
   return model && model !== shortName(model) ? model : null;
 }
 
-/** Puts the page of a grid into an element.
+/** Show the page of a grid in an element.
  *
  * @param {HTMLElement} root
  * @param {GridSummary} summary
@@ -418,7 +416,7 @@ function showGrid(root, summary) {
     open: ["", "1"],
   };
   const foot = grid.ofKind("edges").length
-    ? "Every test and every single value is in grid.json, grid.parquet and curves.parquet beside this page."
+    ? "All tests and all values are in grid.json, grid.parquet and curves.parquet next to this page."
     : "";
   showPanels(root, {
     kind: "grid",

@@ -1,4 +1,4 @@
-// Which heads attend as an alignment does: the definitions of attnflow/heads.py, for what a page holds.
+// Which heads follow an alignment, by the definitions in attnflow/heads.py.
 import { button, closest, el, figure, label, number, plainToken, svg, tableOf, textWidth } from "./draw.js";
 import { exportMenu } from "./keep.js";
 import { strongestWord } from "./flow-words.js";
@@ -30,7 +30,7 @@ const RULES = {
   induction: (tokens, q) => [...tokens.keys()].filter((k) => 0 < k && k < q && tokens[k - 1] === tokens[q]),
 };
 
-/** Pairs of a query and its keys, as positions among all inputs.
+/** Return pairs of a query and its keys, as positions among all inputs.
  *
  * @param {string} name of ALIGNMENTS
  * @param {Now} at
@@ -44,8 +44,8 @@ export function alignedKeys(name, at, first, token) {
   return own.map((_, q) => [first + q, RULES[name](own, q).map((k) => first + k)]);
 }
 
-/** Heads from the one that attends so most: the mean over queries of the weight on aligned keys, and how often such a key
- * gets most. Queries without keys, or whose heads are not held, do not count.
+/** Rank heads by the mean weight on aligned keys over queries; also count how often an aligned key is the strongest. Queries
+ * without keys, or whose heads the page does not include, are skipped.
  *
  * @param {[number, number[]][]} pairs
  * @param {(query: number) => Float64Array[][] | null} headsOf
@@ -73,7 +73,7 @@ export function rankHeads(pairs, headsOf) {
   return { scores, queries: rows.length };
 }
 
-/** The choice of an alignment, and the heads in its order.
+/** A menu of alignments, and the heads ranked by the selected one.
  *
  * @param {Page} page
  */
@@ -136,7 +136,7 @@ export function rankingPart(page) {
     if (!ranking) return;
     const { scores, queries, what, at } = ranking;
     if (!scores.length) {
-      box.replaceChildren(el("p", { class: "why" }, "No token here has such a token to look at."));
+      box.replaceChildren(el("p", { class: "why" }, "No token in this text has a matching token to look at."));
       return;
     }
     const shown = all ? scores : scores.slice(0, LISTED),
@@ -165,7 +165,7 @@ export function rankingPart(page) {
     box.replaceChildren(
       tableOf(
         {},
-        ["head", el("th", { scope: "col", colspan: "2" }, "weight on it"), "it gets most"],
+        ["head", el("th", { scope: "col", colspan: "2" }, "mean weight"), "strongest"],
         rows,
         `${state.get().r === "pair" ? "Heads for the pair" : "Heads that look at"} ${what}${queries < count && state.get().r !== "pair" ? `, over ${queries} of ${count} tokens` : ""}`,
       ),
@@ -174,7 +174,7 @@ export function rankingPart(page) {
         { class: "bar" },
         left > 0 || all
           ? button(
-              all ? "the first alone" : `and ${left} more`,
+              all ? "fewer" : `${left} more`,
               () => {
                 all = !all;
                 paint();

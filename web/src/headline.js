@@ -1,26 +1,18 @@
 import { isAnswerEdges } from "./data.js";
-import { plainToken } from "./draw.js";
+import { percent, plainToken } from "./draw.js";
 import { rowNotes } from "./reliability.js";
 
 /** @import { Data, Lead, Now, Page } from "./types" */
 
 const MOST = 3; // words that a headline names
-const NEAR = 0.5; // of the strongest: others that are named beside it
-const AGAINST = 0.4; // of the strongest: a word that speaks against the answer so much is named
-const FEW = 5; // words: of fewer, the highest is named in any case
-const FLAT = 1.5; // times the mean word: below it a method tells no word from another
+const NEAR = 0.5; // words with at least this part of the highest value are named too
+const AGAINST = 0.4; // a negative value at least this large, relative to the highest, is named
+const FEW = 5; // with fewer words, the highest is always named
+const FLAT = 1.5; // the highest value must be this many times the mean to stand out
 const ATTENTION = ["raw", "rollout", "flow"];
 
-/** @param {number} share */
-export const percent = (share) => {
-  if (!Number.isFinite(share)) return "–";
-  const x = 100 * share;
-  const text = x >= 99.95 && share < 1 ? "99.9" : x >= 99 || x < 1 ? String(Number(x.toFixed(1))) : x.toFixed(0);
-  return `${text.replace("-", "−")} %`;
-};
-
-/** Inputs that take no part in the shading, because they would take all of it: special tokens, the first token of a decoder,
- * where attention goes that has nowhere to go, and the position that is explained.
+/** Return which inputs are left out of the shading because they would dominate it: special tokens, the first token of a
+ * decoder (an attention sink), and the position being explained.
  *
  * @param {Data} data
  * @param {Pick<Now, "tokens" | "special" | "query">} at
@@ -32,7 +24,7 @@ export function apartOf(data, at) {
   return apart.every(Boolean) ? tokens.map(() => false) : apart;
 }
 
-/** The method that the first screen leads with: answer edges, where there are any.
+/** Return the method that the first screen shows by default: answer edges if the document has them.
  *
  * @param {Page} page
  */
@@ -42,7 +34,7 @@ export function recommended({ methods }) {
   );
 }
 
-/** What the first screen shows: values of one method, and what they are shaded by.
+/** Return what the first screen shows: the values of one method, and how they are shaded.
  *
  * @param {Page} page
  * @returns {Lead | null}
@@ -59,14 +51,14 @@ export function leadOf(page) {
     sum = values.reduce((total, v) => total + (v > 0 ? v : 0), 0) || 1;
   const shaded = values.map((v, i) => (!x && apart[i] ? NaN : v));
   const most = shaded.reduce((top, v) => Math.max(top, Math.abs(v) || 0), 0) || 1;
-  // what was left out of the shares of an answer beforehand has its share beside them
+  // the library stores the shares of tokens that it left out of the values separately
   const aside = data.importance.find(({ name }) => name === method.name)?.aside ?? {};
   const shareOf = (/** @type {number} */ i) =>
     at.unit in aside && i in aside[at.unit] ? aside[at.unit][i] : values[i] / sum;
   return { method, values, apart, shades: Array.from(shaded, (v) => v / most), shareOf };
 }
 
-/** Inputs that are not apart, from the highest value down.
+/** Return the shaded inputs, highest value first.
  *
  * @param {Pick<Lead, "values" | "apart">} lead
  */
@@ -75,7 +67,7 @@ export const ranked = ({ values, apart }) =>
     .filter((i) => !apart[i] && Number.isFinite(values[i]))
     .sort((i, j) => values[j] - values[i] || i - j);
 
-/** Whether the highest of several words stands out from the mean of them.
+/** Return whether the highest value stands out from the mean.
  *
  * @param {ArrayLike<number>} values
  * @param {number[]} order
@@ -85,7 +77,7 @@ function standsOut(values, order) {
   return order.length < FEW || values[order[0]] >= FLAT * mean;
 }
 
-/** The words that an answer rests on: the highest, and others at least half as high; none where none stands out.
+/** Return the words that the answer rests on: the highest, and others at least half as high. Empty if none stands out.
  *
  * @param {Pick<Lead, "values" | "apart">} lead
  */
@@ -96,7 +88,7 @@ export function restsOn(lead) {
   return order.slice(0, MOST).filter((i) => lead.values[i] >= NEAR * top);
 }
 
-/** The word that speaks against an answer most, if it says as much as two fifths of the strongest.
+/** Return the word that counts most against the answer, if it is at least two fifths as strong as the strongest word.
  *
  * @param {Pick<Lead, "values" | "apart">} lead
  */
@@ -106,7 +98,8 @@ export function speaksAgainst(lead) {
   return order.length && lead.values[last] < -AGAINST * Math.max(0, lead.values[order[0]]) ? [last] : [];
 }
 
-/** What a method of attention points to among the words; null where it tells none from another, with what stays elsewhere.
+/** Return the word that an attention method points to (-1 if it cannot tell words apart), and the token outside the
+ * shading that takes the most.
  *
  * @param {Page} page
  * @param {string} name
@@ -136,8 +129,8 @@ function joined(names) {
 /** @param {string} text */
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
-/** What other views say, beside the words that the answer rests on: a sentence for those that agree, those that point to
- * another word, and those that tell no word from another. Parts with `word` name a token.
+/** Return sentences about the other methods: which ones agree, which point to another word, and which cannot tell words
+ * apart. Parts with `word` name a token.
  *
  * @param {Page} page
  * @param {number[]} words

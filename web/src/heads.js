@@ -8,7 +8,7 @@ import { rankingPart } from "./head-ranking.js";
 
 /** @import { Cells, Changed, Now, Page, Palette } from "./types" */
 
-/** Appendix A.1: every head of every layer by itself, then one of them.
+/** Appendix A.1: all single heads of all layers, then one of them in detail.
  *
  * @param {Page} page
  */
@@ -28,7 +28,7 @@ export function headsPanel(page) {
       "header",
       {},
       pick,
-      el("p", { class: "hint" }, "a row a layer, a column a head; each strip is the sentence"),
+      el("p", { class: "hint" }, "one row per layer, one column per head; each strip is the text"),
       data.headQueries ? ranking.pick : "",
       exportMenu(page, "heads", draw, csvRows),
     ),
@@ -96,7 +96,7 @@ export function headsPanel(page) {
       drawing.append(label(0, y + high / 2, at.layerNames[l], { "font-size": 10, fill: colours.faint }));
       const many = rows.length * most * at.inputs.length > 4000;
       if (many) {
-        // one picture a layer, with clear pixels between its heads
+        // one image per layer, with transparent pixels between heads
         const clear = Array(Math.round((at.inputs.length * gap) / strip)).fill(NaN);
         const line = heads.flatMap((row) => [...shares(cut(row), lowest, highest), ...clear]);
         const reach =
@@ -180,7 +180,7 @@ export function headsPanel(page) {
     holder.replaceChildren(
       picture,
       hiddenTable(
-        "The token that each head gives most",
+        "The strongest token of each head",
         ["head", "token", "value"],
         rows.flatMap((heads, l) =>
           heads.map((row, h) => {
@@ -225,7 +225,7 @@ export function headsPanel(page) {
         live: true,
         rowNames: at.names.slice(data.firstQuery),
         columnNames: at.inputs.map((i) => at.tokens[i]),
-        title: `attention of ${at.layerNames[l]} head ${h + 1}: queries down, inputs across`,
+        title: `attention of ${at.layerNames[l]} head ${h + 1}: rows are queries, columns are inputs`,
         colours,
         down: true,
         width: Math.min(560, page.width() - 40),
@@ -252,7 +252,7 @@ export function headsPanel(page) {
     ];
   }
 
-  /** Another head of the same picture. */
+  /** Select another head. */
   function move() {
     const rows = gathered(),
       colours = page.colours(),

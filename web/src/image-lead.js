@@ -1,13 +1,13 @@
-import { brush, between, closest, el, number, plainToken } from "./draw.js";
+import { brush, between, closest, el, number, percent, plainToken } from "./draw.js";
 import { placesOf } from "./patches.js";
 import { touched } from "./state.js";
 
 /** @import { Changed, Lead, Page, Panel } from "./types" */
 
-/** What an overlay needs to know of the method that the page leads with. */
+/** What an overlay needs to know about the method on the first screen. */
 /** @typedef {Pick<Lead, "method" | "values" | "shades" | "shareOf">} Shown */
 
-// Warm for what speaks for the answer, blue for what speaks against it: on a grey picture both stand out, in either theme.
+// Warm colours support the answer, blue counts against it: both stand out on a grey image, in either theme.
 const WARM = [
   [255, 196, 64],
   [222, 48, 16],
@@ -16,9 +16,9 @@ const COOL = [
   [120, 190, 255],
   [24, 78, 200],
 ];
-const MOST = 0.7; // of the overlay, so that the picture is seen below it
-const PLAIN = 0.03; // of the strongest: less leaves the picture as it is
-const LARGE = 1024; // pixels of the longer side, which a large screen can show
+const MOST = 0.7; // the overlay's largest opacity, so that the image stays visible
+const PLAIN = 0.03; // weaker patches get no overlay
+const LARGE = 1024; // pixels of the longer side
 
 let figures = 0;
 
@@ -31,13 +31,10 @@ export function overlayColour(share) {
   return `rgb(${r} ${g} ${b} / ${(MOST * size ** 0.7).toFixed(3)})`;
 }
 
-/** @param {number} share */
-const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
-
-/** The picture grey and large, what each of its patches is worth laid over it, and a patch at a time in words.
+/** The image in grey, overlaid with the value of each patch, and a line of text about one patch.
  *
  * @param {Page} page
- * @param {() => Shown | null} lead what the page leads with, as it is selected now
+ * @param {() => Shown | null} lead the method selected on the first screen
  * @returns {Panel}
  */
 export function imageLead(page, lead) {
@@ -52,7 +49,7 @@ export function imageLead(page, lead) {
       class: "cells",
       role: "listbox",
       tabindex: 0,
-      "aria-label": `the picture in ${rows} rows and ${columns} columns of patches; arrow keys move`,
+      "aria-label": `the image in ${rows} rows and ${columns} columns of patches; use the arrow keys`,
       style: `grid-template-columns:repeat(${columns},1fr);grid-template-rows:repeat(${rows},1fr)`,
     },
     cells,
@@ -112,9 +109,9 @@ export function imageLead(page, lead) {
     ];
     const total = places.reduce((sum, i) => sum + Math.max(0, shown?.shareOf(i) ?? 0), 0);
     scale.replaceChildren(
-      data.picture && shown && shown.method.name !== "flow" ? `${percent(total)} from the picture ` : "",
+      data.picture && shown && shown.method.name !== "flow" ? `${percent(total)} from the image ` : "",
       ...key(answer ? `for ${plainToken(answer, 40)}` : "more", 1),
-      ...(against ? key(answer ? "against" : "less than nothing", -1) : []),
+      ...(against ? key(answer ? "against" : "below zero", -1) : []),
     );
     mark();
   }
@@ -138,7 +135,7 @@ export function imageLead(page, lead) {
   grid.addEventListener("pointermove", (event) => {
     const place = placeOf(event);
     if (place < 0) return;
-    event.stopPropagation(); // the panel around it would name the patch by its number
+    event.stopPropagation(); // the surrounding panel would name the patch by its number
     say(place);
     page.tip.show(event, [named(place), worth(places[place])]);
   });
@@ -168,7 +165,7 @@ export function imageLead(page, lead) {
     };
     if (event.key === "Escape" && chosen() >= 0) state.set({ t: -1 });
     else if (event.key in moves) {
-      // the first key shows where it stands
+      // the first key press shows the current patch
       const [r, c] = chosen() >= 0 ? moves[event.key] : [row, column];
       state.set({ t: places[between(0, r, rows - 1) * columns + between(0, c, columns - 1)] });
     } else return;
@@ -186,11 +183,11 @@ export function imageLead(page, lead) {
   };
 }
 
-/** The picture without its colours, so that every colour means a value.
+/** Return the image in grey, so that every colour means a value.
  *
  * @param {HTMLCanvasElement} picture
  */
-function greyed(picture) {
+export function greyed(picture) {
   const larger = Math.max(1, Math.min(4, LARGE / Math.max(picture.width, picture.height)));
   const canvas = el("canvas", {
     class: "photo",
@@ -205,7 +202,7 @@ function greyed(picture) {
   return canvas;
 }
 
-/** Whose patches are shown: those of the answer, or of a word of the text, which can look back to the picture.
+/** A menu: show the patches of the answer, or of a word that comes after the image.
  *
  * @param {Page} page
  * @param {number[]} places

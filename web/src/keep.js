@@ -23,7 +23,7 @@ function svgText(node) {
   return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(copy)}\n`;
 }
 
-/** The figure at three pixels to a point, for slides.
+/** Render the figure at three pixels per point, for slides.
  *
  * @param {SVGElement} node
  * @returns {Promise<Blob>}
@@ -41,10 +41,10 @@ async function png(node, scale = 3) {
   );
 }
 
-/** What was not computed is NaN, and an empty cell. @param {Cells[]} rows */
+/** Write CSV; NaN (not computed) becomes an empty cell. @param {Cells[]} rows */
 function csv(rows) {
   const cell = (/** @type {Cells[0]} */ value) => {
-    // a spreadsheet would run a text that begins like a formula
+    // a spreadsheet would run text that looks like a formula
     const text =
       typeof value === "string" && /^[=+\-@\t\r]/.test(value)
         ? `'${value}`
@@ -56,17 +56,17 @@ function csv(rows) {
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
-/** What saves a figure and its numbers, by the kind of file. `make` gives the figure in a palette, `rows` the numbers.
+/** Return functions that save a figure and its numbers, by file type. `make` draws the figure, `rows` returns the numbers.
  *
  * @param {Exported} page
  * @param {string} name
- * @param {(colours: Palette) => SVGElement | null} make null where there is nothing to draw
+ * @param {(colours: Palette) => SVGElement | null} make returns null if there is nothing to draw
  * @param {() => Cells[]} rows
  * @returns {Record<string, () => void | Promise<void>>}
  */
 export function exportsOf(page, name, make, rows) {
   const paper = () => {
-    const drawing = make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not held");
+    const drawing = make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
     return page.view ? withView(drawing, page, page.view()) : drawing;
   };
   return {
@@ -77,9 +77,9 @@ export function exportsOf(page, name, make, rows) {
   };
 }
 
-/** Buttons of a menu that say whether it worked.
+/** The buttons of a menu, which report success or failure.
  *
- * @param {Record<string, () => void | Promise<void>>} works by the kind of file
+ * @param {Record<string, () => void | Promise<void>>} works by file type
  * @param {string} name
  * @param {(text: string) => void} announce
  */
@@ -95,7 +95,7 @@ export function savingButtons(works, name, announce) {
           await work();
           announce(`saved ${name}.${kind.toLowerCase()}`);
         } catch (error) {
-          announce(`${kind} could not be made: ${messageOf(error)}`);
+          announce(`could not save ${kind}: ${messageOf(error)}`);
         }
       },
       { "data-kind": kind.toLowerCase() },
@@ -103,7 +103,7 @@ export function savingButtons(works, name, announce) {
   );
 }
 
-/** The menu of a panel.
+/** The export menu of a panel.
  *
  * @param {Exported} page
  * @param {string} name
@@ -116,7 +116,7 @@ export function exportMenu(page, name, make, rows) {
   return el("details", { class: "export", "data-name": name }, summary, el("div", {}, buttons));
 }
 
-/** A figure with the view that it is of: as data, and what a reader has pinned as a line below.
+/** Add the view to a figure: as metadata, and the pins as a line below.
  *
  * @param {SVGElement} drawing
  * @param {Exported} page
@@ -141,13 +141,13 @@ function withView(drawing, { data }, view) {
   return drawing;
 }
 
-/** JSON without the two signs that XML cannot hold.
+/** Write JSON without the two characters that XML does not allow.
  *
  * @param {string} json
  */
 const printable = (json) => json.replace(/[\ufffe\uffff]/g, (sign) => (sign === "\ufffe" ? "\\ufffe" : "\\uffff"));
 
-/** What is pinned, in words: tokens with their names, and groups.
+/** Describe the pins: tokens with their names, and groups.
  *
  * @param {View} view
  */
@@ -174,7 +174,7 @@ function asObjects([head, ...rows], { data, view }) {
   };
 }
 
-/** Compare as a figure: one shaded sentence a method, set line by line, and its correlations beside it.
+/** Draw the comparison as a figure: the shaded text of each method, with its correlations.
  *
  * @param {object} parts
  * @param {string[]} parts.tokens

@@ -5,18 +5,18 @@ import { el, between, closest, number, plainToken } from "./draw.js";
 const KEYS = [
   ["← →", "previous or next token"],
   ["↑ ↓", "layer up or down"],
-  ["q", "make the chosen token the query"],
-  ["p", "pin the chosen token; so does Shift and a click"],
+  ["q", "make the selected token the query"],
+  ["p", "pin the selected token (or Shift-click it)"],
   ["w", "words or subwords"],
-  ["s", "special tokens in or out"],
+  ["s", "show or hide special tokens"],
   ["o", "open or close Details"],
   ["1 2 3", "graph, flow paths, heads"],
   ["d", "light or dark"],
-  ["Tab", "next control; in the graph, arrows move between states"],
+  ["Tab", "next control; in the graph, arrow keys move between states"],
   ["?", "this list"],
 ];
 
-/** Has a page listen to its keys, and gives the list of them.
+/** Handle a page's keyboard shortcuts, and return the dialog that lists them.
  *
  * @param {Page} page
  * @param {HTMLElement} node
@@ -39,7 +39,7 @@ export function listenToKeys(page, node, prefix, signal) {
   document.addEventListener(
     "keydown",
     (event) => {
-      // keys work wherever the focus is in this page, and where it is nowhere, in the first
+      // without any focus, the first page gets the keys
       const inside = node.contains(/** @type {Node} */ (event.target));
       if (!inside && (prefix || event.target !== document.body)) return;
       if (event.ctrlKey || event.metaKey || event.altKey) return;

@@ -9,7 +9,7 @@ import { touched } from "./state.js";
 const CELLS = 900;
 const NAMED = 72;
 
-/** A matrix as cells: rows from the bottom up unless `down`, names beside them.
+/** Draw a matrix as cells with names: rows from the bottom up unless `down`.
  *
  * @param {object} parts
  * @param {(Float64Array | number[])[]} parts.rows
@@ -17,14 +17,14 @@ const NAMED = 72;
  * @param {string[]} parts.columnNames
  * @param {string} parts.title
  * @param {Palette} parts.colours
- * @param {boolean} [parts.stretch] each row has a scale of its own
+ * @param {boolean} [parts.stretch] scale each row separately
  * @param {boolean} [parts.down]
  * @param {number} [parts.width]
  * @param {number} [parts.cell] height of a row
  * @param {number} [parts.chosenRow]
  * @param {number} [parts.chosenColumn]
- * @param {number[] | null} [parts.columns] those of the rows' columns that are shown
- * @param {boolean} [parts.live] on the screen, where a canvas may lie under the names
+ * @param {number[] | null} [parts.columns] the columns to show
+ * @param {boolean} [parts.live] on screen, where a canvas may be below the names
  */
 export function heatMap({
   rows,
@@ -54,7 +54,7 @@ export function heatMap({
       ),
     );
   let w = Math.max(0.5, Math.min(cell * 3, (width - left - 18) / n));
-  // the slanting names of the first columns reach to the left of them
+  // the slanted names of the first columns extend to the left
   if (w >= 11) left = Math.max(left, ...lengths.map((long, c) => 0.58 * long + 6 - (c + 0.5) * w));
   w = Math.max(0.5, Math.min(w, (width - left - 18) / n));
   const named = n <= NAMED && w >= 11;
@@ -103,7 +103,7 @@ export function heatMap({
     const order = down ? values : [...values].reverse();
     const cells = cellCanvas(order, (value, r) => shareOf(value, down ? r : count - 1 - r), colours);
     if (live) {
-      // behind the lines and names: a browser paints a canvas much faster than it packs it into a picture
+      // behind the lines and names: painting a canvas is much faster than encoding it as an image
       cells.style.cssText = `left:${left}px;top:${top}px;width:${n * w}px;height:${count * h}px`;
       cells.setAttribute("aria-hidden", "true");
       drawing.firstChild?.remove();
@@ -186,7 +186,7 @@ export function heatMap({
   };
 }
 
-/** A map with its scale under it, for export.
+/** Draw a map with its scale below, for export.
  *
  * @param {HeatMap} map
  * @param {Palette} colours
@@ -201,7 +201,7 @@ function withScale(map, colours) {
   return drawing;
 }
 
-/** Several figures beside each other as one, for export.
+/** Join several figures side by side, for export.
  *
  * @param {SVGElement[]} figures
  * @param {Palette} colours
@@ -220,7 +220,7 @@ function beside(figures, colours, gap = 18) {
   return drawing;
 }
 
-/** The scale of a map, in words' size: from light to dark what is meant.
+/** Draw the scale of a map, from light to dark.
  *
  * @param {[number, number]} limits
  * @param {Palette} colours
@@ -239,7 +239,7 @@ export function scaleBar(limits, colours) {
   return drawing;
 }
 
-/** Layer × token for the chosen query, one map a method; and one layer whole, n × n.
+/** Layer × token for the selected query, one map per method; and one layer as a whole, n × n.
  *
  * @param {Page} page
  */
@@ -263,7 +263,7 @@ export function layersPanel(page) {
       "header",
       {},
       el("h2", {}, "Layers"),
-      el("p", { class: "hint" }, "layers up, tokens across; a click chooses both"),
+      el("p", { class: "hint" }, "one row per layer, one column per token; click a cell to select both"),
       el("label", {}, stretch, " shade each layer from its lowest to its highest"),
       exportMenu(page, "layers", exported, csvRows),
     ),
@@ -291,7 +291,7 @@ export function layersPanel(page) {
     return map && withScale(map, colours);
   }
 
-  /** What each method has of the selection, where it has something. */
+  /** Collect the rows of each method that has values for the selection. */
   const present = () =>
     methods().flatMap((method) => {
       const all = page.values(method.name);
@@ -335,24 +335,24 @@ export function layersPanel(page) {
       rows = wholeRows();
     if (!rows) return null;
     const first = data.firstQuery,
-      names = at.names.slice(first);
+      names = at.names.slice(first, first + rows.length); // without the sentence embedding, which is their mean
     return heatMap({
       rows,
       columns: at.inputs,
       live,
       rowNames: names,
       columnNames: at.inputs.map((i) => at.tokens[i]),
-      title: `${page.titleOf(state.get().m)} at ${at.layerName}: queries down, inputs across`,
+      title: `${page.titleOf(state.get().m)} at ${at.layerName}: rows are queries, columns are inputs`,
       colours,
       down: true,
       width: Math.min(page.width() - 40, 640),
       cell: 22,
-      chosenRow: at.query - first,
+      chosenRow: data.isPool(at.unit, at.query) ? -1 : at.query - first,
       chosenColumn: at.inputs.indexOf(at.token),
     });
   }
 
-  /** A map says the number under the pointer, and a click chooses its row and column.
+  /** Show the number under the pointer; a click selects its row and column.
    *
    * @param {HeatMap} map
    * @param {(cell: { row: number, column: number }) => string[]} lines
@@ -419,8 +419,8 @@ export function layersPanel(page) {
           "p",
           { class: "why" },
           data.hasWeights
-            ? `The ${page.titleOf(state.get().m)} of every query is too much to compute here for ${at.tokens.length} tokens: choose raw attention, or one query above.`
-            : "The map of a layer needs the weights, which this page does not hold.",
+            ? `With ${at.tokens.length} tokens, ${page.titleOf(state.get().m)} of every query takes too long to compute here: choose raw attention, or one query above.`
+            : "The map of a layer needs the weights, which this page does not include.",
         ),
       );
       return;

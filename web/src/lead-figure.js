@@ -5,12 +5,13 @@ import { compareFigure } from "./keep.js";
 import { answerName, originFigure } from "./origin.js";
 import { patchFigure } from "./patches.js";
 import { pinned } from "./pins.js";
+import { heard, soundFigure, wordOf } from "./sound-lead.js";
 
 /** @import { Cells, Page, Palette, ValuedRow } from "./types" */
 
 const WIDTH = 640;
 
-/** The first screen as a figure: what it says, the text shaded once, and where it came from.
+/** Draw the first screen as a figure: headline, shaded text, and where the answer came from.
  *
  * @param {Page} page
  * @param {string} title what the headline says
@@ -20,6 +21,8 @@ export function leadFigure(page, title, colours = PALETTES.light) {
   const lead = leadOf(page),
     at = page.now(),
     { data } = page;
+  if (data.sound)
+    return soundFigure(data.sound, heard(page, data.sound, lead), wordOf(page), colours, plainToken(title, 110));
   if (!lead) return null;
   const places = at.tokens.map((_, i) => i).filter((i) => !at.special[i]),
     chosen = data.patches ? at.inputs : places.length ? places : at.tokens.map((_, i) => i);
@@ -36,7 +39,7 @@ export function leadFigure(page, title, colours = PALETTES.light) {
     pinned: chosen.map((i) => marked.has(i)),
     methods: [row],
     title: plainToken(title, 110),
-    foot: `${page.modelName}; colours by the size of each value${row.values.some((v) => v < 0) ? ", orange speaks against" : ""}`,
+    foot: `${page.modelName}; colours by the size of each value${row.values.some((v) => v < 0) ? ", orange counts against" : ""}`,
     colours,
     width: WIDTH,
   });
@@ -55,7 +58,7 @@ export function leadFigure(page, title, colours = PALETTES.light) {
 /** @param {SVGElement} drawing */
 const sizeOf = (drawing) => ["width", "height"].map((name) => Number(drawing.getAttribute(name)));
 
-/** Every token with its value by every method.
+/** Return a table of every token with its value by every method.
  *
  * @param {Page} page
  * @returns {Cells[]}

@@ -1,27 +1,28 @@
 import { shade, shadeStyle } from "./colour.js";
 import { isAnswerEdges } from "./data.js";
-import { brush, button, closest, el, number, plainToken, readable } from "./draw.js";
-import { apartOf, disagreement, leadOf, percent, ranked, recommended, restsOn, speaksAgainst } from "./headline.js";
+import { brush, button, closest, el, number, percent, plainToken, readable } from "./draw.js";
+import { apartOf, disagreement, leadOf, ranked, recommended, restsOn, speaksAgainst } from "./headline.js";
 import { answerName, originPicture } from "./origin.js";
 import { running } from "./reading.js";
+import { spanText, wordOf } from "./sound-lead.js";
 import { touched } from "./state.js";
 
 /** @import { Changed, Lead, Page, Panel } from "./types" */
 
-const PLAIN = 0.03; // of the strongest shade: less stays white, so that the rest can be read
-const LISTED = 6; // sources that are listed at first
-const PARAGRAPH = 60; // tokens from which on the text is set as a paragraph
-const LONG = 160; // tokens from which on the text has an overview
-const SIDE = 120; // tokens from which on the picture stands at its side
+const PLAIN = 0.03; // weaker shades are left out
+const LISTED = 6; // words in the list, before "more"
+const PARAGRAPH = 60; // longer texts are set as a paragraph
+const LONG = 160; // longer texts have an overview strip
+const SIDE = 120; // longer texts have the picture at their side
 const SHARES = new Set(["answer_rows", "answer_inputs", "raw", "rollout"]);
-const MOVES = "how far the probability of the answer moves, up or down, when the word is blanked out";
-const UNKNOWN = "was not blanked out: there was no time for every word";
+const MOVES = "how much the answer's probability changes, up or down, when the word is blanked out";
+const UNKNOWN = "not measured: there was no time to blank out every word";
 const DECODED = /** @type {Record<string, string>} */ ({ "next token": "Next: ", "masked token": "Masked: " });
 
-/** The first screen: the answer and what it rests on in words, the text shaded once, and where it came from.
+/** The first screen: the answer and what it rests on, the shaded text, and a picture of where the answer came from.
  *
  * @param {Page} page
- * @param {(page: Page) => Panel} [pictured] shows an image in place of a text
+ * @param {(page: Page) => Panel} [pictured] shows an image instead of a text
  */
 export function leadPanel(page, pictured) {
   const { data, state, tip } = page;
@@ -37,11 +38,12 @@ export function leadPanel(page, pictured) {
   const pick = el(
     "select",
     { "aria-label": "method", onchange: (event) => state.set({ a: event.target.value }) },
+    data.sound?.words.length ? el("option", { value: "" }, "cross-attention") : null,
     page.methods.map(({ name, title }) => el("option", { value: name }, title)),
   );
   const layer = el(
     "select",
-    { "aria-label": "layer that is shaded", onchange: (event) => state.set({ l: Number(event.target.value) }) },
+    { "aria-label": "layer to shade", onchange: (event) => state.set({ l: Number(event.target.value) }) },
     data.layers.map((l) => el("option", { value: l + 1 }, `L${l + 1}`)),
   );
   const paper = el("div", { class: "paper" }, text, strip);
@@ -99,14 +101,31 @@ export function leadPanel(page, pictured) {
         ]
       : [el("strong", {}, at.queryName), data.layers.length > 1 ? ` at ${at.layerName}` : ""];
     const verb = !top ? "comes from " : isAnswerEdges(best.name) ? "rests on " : "could come from ";
-    const rests = data.patches ? `${verb}the marked places` : "no word stands out";
+    const spoken = wordOf(page);
+    if (spoken) {
+      const heard = el("em", {}, spanText(spoken));
+      headline.replaceChildren(
+        el("strong", {}, plainToken(spoken.word, 40)),
+        el("span", { class: "dash" }, " — "),
+        "heard at ",
+        heard,
+      );
+      others.hidden = true;
+      return;
+    }
+    const unread = data.patches || data.sound,
+      rests = data.sound
+        ? `${verb}the marked seconds`
+        : data.patches
+          ? `${verb}the marked places`
+          : "no word stands out";
     headline.replaceChildren(
       ...answer,
       el("span", { class: "dash" }, " — "),
-      ...(words.length && !data.patches ? [verb, ...named(words)] : [rests]),
-      ...(against.length && !data.patches ? ["; ", ...named(against), " speaks against it"] : []),
+      ...(words.length && !unread ? [verb, ...named(words)] : [rests]),
+      ...(against.length && !unread ? ["; ", ...named(against), " counts against it"] : []),
     );
-    const says = data.patches || !top ? [] : disagreement(page, words);
+    const says = unread || !top ? [] : disagreement(page, words);
     others.replaceChildren(...says.map((part) => (typeof part === "string" ? part : word(part.word))));
     others.hidden = !says.length;
   }
@@ -129,7 +148,7 @@ export function leadPanel(page, pictured) {
         readable(at.tokens[i] === tokens[i] ? piece.text : at.tokens[i]),
       );
       spans.push(span);
-      if ((apart[i] && !piece.found) || drawn.has(i)) return; // stands apart, below the text
+      if ((apart[i] && !piece.found) || drawn.has(i)) return; // shown below the text
       nodes.push(readable(piece.before), span);
     });
     text.replaceChildren(...nodes);
@@ -161,12 +180,12 @@ export function leadPanel(page, pictured) {
   }
 
   function drawAside() {
-    if (!lead) return aside.replaceChildren();
+    if (!lead || data.sound) return aside.replaceChildren();
     const { apart, shareOf, method, values } = lead,
       { tokens } = page.now();
     const places = tokens.map((_, i) => i).filter((i) => apart[i]);
     const shown = places.sort((i, j) => (shareOf(j) || 0) - (shareOf(i) || 0)).slice(0, 4);
-    // of methods that have no shares, the value itself
+    // methods without shares show the value itself
     const share = (/** @type {number} */ i) =>
       SHARES.has(method.name) ? percent(shareOf(i)) : Number.isFinite(values[i]) ? number(values[i]) : "–";
     const chips = shown.map((i) =>
@@ -291,13 +310,16 @@ export function leadPanel(page, pictured) {
     update(changed) {
       lead = leadOf(page);
       const { t } = state.get();
-      pick.value = lead?.method.name ?? "";
+      const spoken = wordOf(page);
+      pick.value = spoken ? "" : (lead?.method.name ?? "");
       pick.hidden = page.methods.length < 2;
-      layer.hidden = !lead || lead.method.importance || data.layers.length < 2;
+      layer.hidden = Boolean(spoken) || !lead || lead.method.importance || data.layers.length < 2;
       layer.value = String(data.layers[page.now().layer] + 1);
-      asks.textContent = (lead?.method.asks ?? "").replace(/\bword(?=s?\b)/g, alone ? "place" : "word");
+      asks.textContent = (
+        spoken ? "Where in the audio did the model look when it wrote the word?" : (lead?.method.asks ?? "")
+      ).replace(/\bword(?=s?\b)/g, alone && !spoken ? (data.sound ? "second" : "place") : "word");
       if (touched(changed, "u")) build();
-      if (touched(changed, "u", "q", "l", "f", "rows")) drawHeadline();
+      if (touched(changed, "u", "q", "l", "f", "a", "rows")) drawHeadline();
       if (touched(changed, "u", "q", "l", "f", "a", "x", "t", "theme", "rows")) {
         shadeText();
         drawAside();

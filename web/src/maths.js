@@ -1,14 +1,14 @@
-// What the page computes itself, so that a change of layer, query or residual weight needs no server.
+// What the page computes itself, so that changing the layer or query needs no server.
 //
 // A graph is an array of steps, lowest first: {rows, cols, values, carried}, with values[query * cols + key]. Level 0 is
-// the input; step s leads from level s + 1 (its rows) down to level s (its columns). carried = [from, to) are the
-// positions that only pass through. Steps before the residual connection is added also say whether they have a
-// `residual`, and their values are a Float32Array as captured, or a Float64Array once merged. Every query is a row of its
-// step, so in an encoder-decoder it counts from the first position of the source.
+// the input; step s goes from level s + 1 (its rows) down to level s (its columns). carried = [from, to) are the
+// positions that only pass through. Before the residual connection is added, steps also have `residual` (whether they
+// get one), and their values are a Float32Array as captured, or a Float64Array once merged into words. A query is a row
+// of its step, so in an encoder-decoder it counts from the first position of the source.
 
 /** @import { Floats, GraphStep, Matrix, Path, Step } from "./types" */
 
-/** (1-r)·W + r·I, with the roundings of the library: single weights stay single, and so do 1-r and r beside them.
+/** Return (1-r)·W + r·I with the library's rounding: single precision stays single, for 1-r and r too.
  *
  * @param {Step[]} steps
  * @param {number} residual
@@ -17,7 +17,7 @@
 export function augmented(steps, residual) {
   return steps.map(({ rows, cols, values, carried, residual: joined }) => {
     if (!joined || residual === 0) return { rows, cols, values: new Float64Array(values), carried };
-    const sum = values.slice(); // of the same type, which rounds what is stored in it
+    const sum = values.slice(); // the same type, which rounds stored values
     const [factor, own] =
       values instanceof Float32Array ? [1 - residual, residual].map(Math.fround) : [1 - residual, residual];
     for (let e = 0; e < sum.length; e++) sum[e] *= factor;
@@ -26,7 +26,7 @@ export function augmented(steps, residual) {
   });
 }
 
-/** The steps over words: A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]. Double from here on, as in the library.
+/** Merge steps into words: A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]. In double precision, as in the library.
  *
  * @param {Step[]} steps
  * @param {number[][]} groups
@@ -51,7 +51,7 @@ export function merged(steps, groups) {
   });
 }
 
-/** Attention that sees the same positions and prefers none.
+/** Return uniform attention under the same mask.
  *
  * @param {Step[]} steps
  * @returns {Step[]}
@@ -69,7 +69,7 @@ export function uniform(steps) {
   });
 }
 
-/** Each key's weight divided by what uniform attention sends to that key; then rows sum to what they did.
+/** Divide each key's weight by what uniform attention sends to that key, and restore the sums of rows.
  *
  * @param {Step[]} steps
  * @returns {Step[]}
@@ -95,7 +95,7 @@ export function layerwise(steps) {
   });
 }
 
-/** Token attention beside that of uniform attention: "ratio" (0 where the mask lets nothing through) or "difference".
+/** Compare token attention with that of uniform attention: "ratio" (0 if the mask blocks everything) or "difference".
  *
  * @param {string} mode
  * @param {Float64Array} values
@@ -107,7 +107,7 @@ export function relative(mode, values, field) {
   throw new Error(`mode is ${mode}: expected "ratio" or "difference"`);
 }
 
-/** A row times the matrix of a step; four rows of the matrix at a time, which is more than twice as fast.
+/** Multiply a row by the matrix of a step, four rows of the matrix at a time, which is more than twice as fast.
  *
  * @param {Floats} row
  * @param {Matrix} step
@@ -128,7 +128,7 @@ function timesStep(row, { rows, cols, values }) {
   return below;
 }
 
-/** A row at the top of a graph, led down to its input.
+/** Propagate a row from the top of a graph down to its input.
  *
  * @param {Float64Array} row
  * @param {Matrix[]} graph
@@ -137,7 +137,7 @@ function throughSteps(row, graph) {
   return graph.reduceRight((below, step) => timesStep(below, step), row);
 }
 
-/** Raw attention of one query: the mean of a layer's attentions, led down through merging steps below it.
+/** Return the raw attention of one query: the mean of a layer's attentions, propagated through merging steps below it.
  *
  * @param {Step[]} steps
  * @param {number[]} ends
@@ -155,7 +155,7 @@ export function rawRow(steps, ends, layer, query) {
   return row;
 }
 
-/** A step above what leads down from the level it ends at.
+/** Multiply a step by the product of the steps below it.
  *
  * @param {Matrix} step
  * @param {Matrix} below
@@ -175,7 +175,7 @@ export function product(step, below) {
   return { rows, cols: below.cols, values };
 }
 
-/** Rollout of one query at the top of step `end`, as vector-matrix products down to the input.
+/** Return the rollout of one query at the top of step `end`, by vector-matrix products down to the input.
  *
  * @param {Matrix<Float64Array>[]} graph
  * @param {number} end
@@ -186,7 +186,7 @@ export function rolloutRow(graph, end, query) {
   return throughSteps(values.slice(query * cols, (query + 1) * cols), graph.slice(0, end));
 }
 
-/** Rollout of one query at every layer; null at layers of another size than the last, whose positions are not the tokens.
+/** Return the rollout of one query at every layer; null at layers whose size differs from that of the last.
  *
  * @param {Matrix<Float64Array>[]} graph
  * @param {number[]} ends
@@ -198,8 +198,8 @@ export function rolloutRows(graph, ends, query) {
 }
 
 /**
- * Rollout of each head of a layer by itself (Appendix A.1) for one query: ((1-r)·W_head[q] + r·e_q) · rollout(below).
- * headWeights: for each head, the query's row of its weights. below: the graph of the layers below, empty at the first.
+ * Return the rollout of each single head of a layer (Appendix A.1) for one query: ((1-r)·W_head[q] + r·e_q) · rollout(below).
+ * headWeights: the query's row of each head's weights. below: the graph of the layers below, empty at the first layer.
  *
  * @param {Floats[]} headWeights
  * @param {Matrix[]} below
@@ -214,13 +214,14 @@ export function headRows(headWeights, below, query, residual) {
   });
 }
 
-/** Ranks from 1, ties sharing the mean of theirs. What agrees to nine digits ties: equal flows are sums in other orders.
+/** Return ranks from 1; ties get their mean rank. Values that agree to nine digits tie, because equal flows may be summed
+ * in different orders.
  *
  * @param {ArrayLike<number>} values
  */
 export function ranks(values) {
   const rounded = Float64Array.from(values);
-  const bits = new BigUint64Array(rounded.buffer); // to 30 binary digits, halves to even, as the library rounds
+  const bits = new BigUint64Array(rounded.buffer); // rounds to 30 binary digits, half to even, as the library does
   for (let i = 0; i < bits.length; i++) bits[i] = (bits[i] + 0x3fffffn + ((bits[i] >> 23n) & 1n)) & ~0x7fffffn;
   const order = Array.from(rounded.keys()).sort(
     (a, b) => Number(Number.isNaN(rounded[a])) - Number(Number.isNaN(rounded[b])) || rounded[a] - rounded[b],
@@ -233,14 +234,15 @@ export function ranks(values) {
   return places;
 }
 
-/** The correlation of the ranks; NaN where nothing is ranked.
+/** Return the rank correlation, or NaN if all values tie.
  *
  * @param {number[] | Float64Array} x
  * @param {number[] | Float64Array} y
  */
 export function spearman(x, y) {
   const n = x.length;
-  if (n !== y.length) throw new Error(`rank correlation of ${n} with ${y.length} values: expected as many of both`);
+  if (n !== y.length)
+    throw new Error(`rank correlation of ${n} with ${y.length} values: expected the same number of both`);
   if (n < 2 || !x.every(Number.isFinite) || !y.every(Number.isFinite)) return NaN;
   const [a, b] = [ranks(x), ranks(y)];
   const mean = (n + 1) / 2;
@@ -254,15 +256,14 @@ export function spearman(x, y) {
 }
 
 /**
- * The maximum flow from `query`, at the top of step `end`, to input `token`, with its proof.
+ * Return the maximum flow from `query`, at the top of step `end`, to input `token`, with its proof.
  *
- * value: what the flow carries. capacity: that of the minimum cut, which no flow exceeds. gap: by how much they differ.
- * edges: for each step the flow on its edges, laid out as its values. cut: the full edges of the cut, widest first.
- * reached: for each level a Uint8Array, 1 where capacity is left all the way down to the token: the token's side of the
- * cut. A flow of infinite value has no cut, and no flow on its edges is given.
+ * value: the size of the flow. capacity: that of the minimum cut, which no flow exceeds. gap: their difference.
+ * edges: the flow on the edges of each step, laid out like its values. cut: the full edges of the cut, widest first.
+ * reached: a Uint8Array for each level, 1 for nodes on the token's side of the cut, with capacity left all the way to the
+ * token. A flow of infinite value has no cut and no flow on its edges.
  *
- * What only passes through limits nothing: carried positions have infinite capacity. `pause`, if there is one, is awaited
- * about every 12 ms of work; it may throw to cancel.
+ * Carried positions have infinite capacity. `pause`, if given, is awaited about every 12 ms of work; it may throw to cancel.
  *
  * @param {GraphStep[]} graph
  * @param {number} end
@@ -284,8 +285,8 @@ export async function maxFlow(graph, end, query, token, pause) {
 }
 
 /**
- * Capacities, the flow so far, and `nodes`: of each level those that lie on a path from the query to the token, which is
- * all that matters. `path` is the one that the search stands on.
+ * Build the network: capacities, the flow so far, and `nodes`, the nodes of each level on a path from the query to the
+ * token. `path` is the current path of the search.
  *
  * @param {GraphStep[]} steps
  * @param {number} query
@@ -328,7 +329,7 @@ function openedCapacities({ cols, values, carried: [from, to] }) {
   return opened;
 }
 
-/** The nodes of each level that can be reached from the query along edges wider than `width`.
+/** Return the nodes of each level that can be reached from the query along edges wider than `width`.
  *
  * @param {Pick<Network, "sizes" | "capacity" | "query" | "top">} net
  * @param {number} width
@@ -342,7 +343,7 @@ function nodesBelow({ sizes, capacity, query, top }, width) {
     const values = capacity[s];
     const seen = new Uint8Array(cols);
     let unseen = cols;
-    // From the last: it sees all under a causal mask, and then the others need not be asked.
+    // From the last: under a causal mask it sees everything, so the others can be skipped.
     for (let n = nodes[s + 1].length - 1; n >= 0 && unseen; n--)
       for (let j = 0, e = nodes[s + 1][n] * cols; j < cols; j++, e++)
         if (!seen[j] && values[e] > width) {
@@ -359,7 +360,7 @@ function infinitePath(net) {
   return nodesBelow(net, Number.MAX_VALUE)[0].includes(net.token);
 }
 
-/** A clock that says when `pause` is due.
+/** Return a clock that says when `pause` is due.
  *
  * @param {(() => Promise<void>) | undefined} pause
  */
@@ -375,9 +376,9 @@ function pauses(pause) {
 }
 
 /**
- * Distances to the token along edges with capacity left, breadth first from the token; false once the query is cut off.
- * Then all that still reaches the token is labelled, which is the proof. Each level keeps a list of those that still wait
- * for a label, so that a dense graph costs little more than its nodes.
+ * Label nodes with their distance to the token along edges with capacity left, breadth first from the token. Return false
+ * once the query is cut off; the labelled nodes are then the proof. Each level keeps a list of unlabelled nodes, so that
+ * a dense graph costs little more than its nodes.
  *
  * @param {Network} net
  */
@@ -427,7 +428,7 @@ function labelDistances({ sizes, capacity, flow, distance, next, nodes, query, t
   return distance[top][query] >= 0;
 }
 
-/** Depth first from the query, always one step nearer to the token; `next` remembers how far each node was tried.
+/** Search depth first from the query, always one step nearer to the token; `next` stores where each node's search resumes.
  *
  * @param {Network} net
  * @param {Pauses} rest
@@ -456,7 +457,7 @@ function extendPath(path, level, place) {
   path.length++;
 }
 
-/** One step on from node i of level k, down along an edge with capacity left or up by taking flow back.
+/** Take one step from node i of level k: down along an edge with capacity left, or up by taking flow back.
  *
  * @param {Network} net
  * @param {number} k
@@ -484,7 +485,7 @@ function advancePath({ sizes, capacity, flow, distance, next, nodes, path, top }
   return true;
 }
 
-/** Sends as much as the path takes, and cuts the path back to the first edge that this fills. What is full is exactly so.
+/** Send as much as the path allows, and cut it back to the first edge that is now full, exactly.
  *
  * @param {Network} net
  */
@@ -514,7 +515,7 @@ function augmentPath({ sizes, capacity, flow, path }) {
   return least;
 }
 
-/** After the last labelling: every edge from an unlabelled node to a labelled one is full, and these are the cut.
+/** Return the proof after the last labelling: the full edges from unlabelled to labelled nodes are the cut.
  *
  * @param {Network} net
  * @param {number} value
@@ -535,7 +536,7 @@ function flowProof({ sizes, capacity, flow, distance, nodes, top }, value) {
   return { value, capacity: capacityOfCut, gap, edges: flow, cut, reached };
 }
 
-/** A flow of `maxFlow` as paths whose amounts add up to its value: each time the widest that is left, `limit` at most.
+/** Split a flow of `maxFlow` into paths that add up to its value: always the widest one left, at most `limit`.
  *
  * @param {{ reached: Uint8Array[], edges: Float64Array[] }} flow
  * @param {number} query
@@ -556,7 +557,7 @@ export function flowPaths(flow, query, token, limit = Infinity) {
 
 /** @typedef {{ queries: number[], keys: number[], amounts: number[] }} Used */
 
-/** The few edges that carry something.
+/** Return the few edges that carry flow.
  *
  * @param {Float64Array} edges
  * @param {number} cols
@@ -573,7 +574,7 @@ function usedEdges(edges, cols) {
   return used;
 }
 
-/** Takes the path with the largest bottleneck out of `layers`; null when nothing flows any more.
+/** Take the path with the largest bottleneck out of `layers`; null if nothing flows any more.
  *
  * @param {Used[]} layers
  * @param {number[]} sizes
@@ -606,7 +607,7 @@ function widestPath(layers, sizes, query, token) {
   return { positions, amount };
 }
 
-/** The product of the weights along a path, from the top of step `end` down: what rollout sends along it.
+/** Return the product of the weights along a path from the top of step `end` down: what rollout sends along it.
  *
  * @param {Matrix[]} graph
  * @param {number} end

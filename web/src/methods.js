@@ -7,50 +7,50 @@ const WHAT = {
   answer_rows: {
     title: "answer edges",
     short: "answer edges",
-    what: "what the position that answers reads from each token at all layers: its log-odds, split over the edges of attention",
-    asks: "The model’s score, split over the words that it read.",
+    what: "the answer's log-odds, split over the tokens that the answering position reads at all layers",
+    asks: "The model’s score, split over the words it read.",
   },
   answer_inputs: {
     title: "answer edges",
     short: "answer edges",
-    what: "what the answer owes to each token the whole way down through all layers; what is below 0 speaks against it",
+    what: "what each token contributes to the answer, followed through all layers; values below 0 count against it",
     asks: "The model’s score, split over the words it came from.",
   },
   raw: {
     title: "raw attention",
     short: "raw",
-    what: "the weights of this layer alone, heads averaged",
-    asks: "Where does this layer look? Its states are mixtures of words already.",
+    what: "the attention weights of this layer alone, averaged over heads",
+    asks: "Where does this layer look? Its states already mix words.",
   },
   rollout: {
     title: "rollout",
     short: "rollout",
-    what: "weights multiplied along all paths down to the input",
-    asks: "Which words could reach it, along all paths of attention?",
+    what: "attention weights multiplied along all paths down to the input",
+    asks: "Which words could reach it along all paths of attention?",
   },
   flow: {
     title: "flow",
     short: "flow",
-    what: "the most that could come through, weights as the widths of pipes",
-    asks: "How much could come through at most, if attention were pipes?",
+    what: "the most that could come through if attention weights were the widths of pipes",
+    asks: "How much could come through at most if attention weights were pipes?",
   },
   gradient: {
     title: "gradient",
     short: "gradient",
-    what: "how much the answer's probability changes with the token's embedding: the length of its derivative",
-    asks: "Which word would move the answer most, if it changed a little?",
+    what: "how much the answer's probability changes with the token's embedding: the length of the derivative",
+    asks: "Which word would change the answer most if it changed a little?",
   },
   "blank-out": {
     title: "blank-out",
     short: "blank-out",
     what: "how much the answer's probability changes, up or down, without the token",
-    asks: "How far does the answer’s probability move without the word?",
+    asks: "How much does the answer’s probability change without the word?",
   },
 };
 
 /** @type {Record<string, string>} */
 export const FIELDS = {
-  "": "as it is",
+  "": "uncorrected",
   ratio: "ratio to uniform",
   difference: "difference from uniform",
   layer: "layer by layer",
@@ -58,7 +58,7 @@ export const FIELDS = {
 
 const ORDER = ["raw", "rollout", "flow"];
 
-/** The names of the methods that have a row for each query and layer.
+/** Return the names of the methods that have a row for each query and layer.
  *
  * @param {Data} data
  */
@@ -72,7 +72,7 @@ export function rowMethods(data) {
   ];
 }
 
-/** All methods of a document as people read of them: answer edges, then those of attention, then importance.
+/** Return all methods of a document in display order: answer edges, then attention, then importance.
  *
  * @param {Data} data
  */

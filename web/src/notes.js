@@ -11,7 +11,7 @@ const FIELD_NOTES = {
   layer: "Every layer's weights were divided by what uniform attention sends to each token.",
 };
 
-/** What a reader must know of these numbers, where they stand.
+/** Return notes that explain the numbers on the page.
  *
  * @param {Page} page
  */
@@ -24,7 +24,7 @@ export function readerNotes(page) {
     [first] = worth;
   if (edges?.answer)
     lines.push(
-      `answer edges: what the answer (${plainToken(edges.answer.name, 30)}) takes from each token, as a share of all that speaks for it${edges.values.some((v) => (v ?? 0) < 0) ? "; below 0 is what speaks against it" : ""}${data.causal ? "; the first token, where attention goes that has nowhere to go, is left out" : ""}.`,
+      `answer edges: what each token contributes to the answer (${plainToken(edges.answer.name, 30)}), as a share of its total support${edges.values.some((v) => (v ?? 0) < 0) ? "; values below 0 count against it" : ""}${data.causal ? "; the first token, where models park unused attention, is left out" : ""}.`,
     );
   if (first?.answer) {
     const by = worth
@@ -38,7 +38,7 @@ export function readerNotes(page) {
       .filter(Boolean)
       .join("; ");
     lines.push(
-      `${worth.map(({ name }) => name).join(" and ")}: how much the answer (${plainToken(first.answer.name, 30)}) moves with a token, up or down${by && `; ${by}`}.`,
+      `${worth.map(({ name }) => name).join(" and ")}: how much the answer (${plainToken(first.answer.name, 30)}) changes with a token, up or down${by && `; ${by}`}.`,
     );
   }
   const { sentences } = data;
@@ -47,24 +47,24 @@ export function readerNotes(page) {
     const most = known.reduce((best, one) => (Math.abs(one.value) > Math.abs(best.value) ? one : best), known[0]);
     if (most)
       lines.push(
-        `Without a whole sentence the answer (${plainToken(sentences.answer.name, 30)}) changes most without “${plainToken(most.text, 60)}”: by ${number(-most.value)} of its ${sentences.of}.`,
+        `The sentence that matters most to the answer (${plainToken(sentences.answer.name, 30)}) is “${plainToken(most.text, 60)}”: without it, the ${sentences.of} changes by ${number(-most.value)}.`,
       );
   }
   if (at.unit === "words")
     lines.push(
-      "A word has the sum of what its pieces get, in attention and importance alike: long words rank high by themselves, and ρ with them.",
+      "A word gets the sum of its pieces, in attention and in importance: long words rank high for that reason alone, and that raises ρ.",
     );
   if (data.causal)
     lines.push(
       at.field
         ? FIELD_NOTES[at.field]
-        : "In a decoder rollout and flow mostly tell the position: early tokens are reached along more paths. The receptive field, above, corrects for the mask, not for more.",
+        : "In a decoder, rollout and flow mostly show the position: more paths lead to early tokens. The receptive field, above, corrects only for the mask.",
     );
   return lines;
 }
 
-/** Why some of these rows must not be read as they stand: of what the document has a graph of by the rules, for the row that
- * is chosen; of other values what the library said of their highest layer.
+/** Return cautions about these rows. If the document has a graph, the rules are applied to the selected row; otherwise they
+ * are the library's own notes on the highest layer.
  *
  * @param {Page} page
  * @param {MethodRow[]} table
@@ -88,7 +88,7 @@ export function reliabilityOf(page, table) {
       causal: data.causal,
       method: name,
       layer: `L${depth + 1}`,
-      own: data.queries ? null : at.query,
+      own: data.queries || data.isPool(at.unit, at.query) ? null : at.query,
       bound: name === "flow" && data.exact ? flowBound(data, at) : null,
     };
     const own = rowNotes(row, labels);
@@ -105,7 +105,7 @@ export function reliabilityOf(page, table) {
   return [...worth, ...notes];
 }
 
-/** What flow cannot exceed: what leaves the query, and what enters the token.
+/** Return the upper bounds of flow: what leaves the query, and what enters each token.
  *
  * @param {Data} data
  * @param {Now} at
@@ -118,7 +118,9 @@ export function flowBound(data, at) {
   for (let q = 0, e = 0; q < rows; q++)
     for (let k = 0; k < cols; k++, e++)
       entering[k] += graph[0].carried[0] <= k && k < graph[0].carried[1] && q === k ? Infinity : values[e];
+  const shares = data.isPool(at.unit, at.query) ? (data.pooled?.weights[at.unit] ?? []) : null;
   let leaving = 0;
-  for (let k = 0; k < end.cols; k++) leaving += end.values[at.query * end.cols + k];
+  for (const [q, share] of shares ? shares.entries() : [[at.query, 1]])
+    for (let k = 0; k < end.cols; k++) leaving += share * end.values[q * end.cols + k];
   return { leaving, entering };
 }

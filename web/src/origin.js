@@ -1,11 +1,11 @@
-import { between, closest, el, figure, label, plainToken, svg, textWidth } from "./draw.js";
+import { between, closest, el, figure, label, percent, plainToken, svg, textWidth } from "./draw.js";
 import { curve } from "./graph.js";
-import { percent, recommended } from "./headline.js";
+import { recommended } from "./headline.js";
 import { touched } from "./state.js";
 
 /** @import { Changed, Origin, Page, Palette } from "./types" */
 
-/** What each edge carries of one token: it goes up in parts, and only what reaches the top by edges that are there counts.
+/** Return how much of one token each edge carries to the top, along the edges that are drawn.
  *
  * @param {Origin} origin
  * @param {number} token
@@ -33,14 +33,14 @@ export function waysOf({ edges, top }, token) {
   );
 }
 
-/** The picture: tokens below, the answer above, and the edges that carry most of what it rests on.
+/** Draw the picture: tokens at the bottom, the answer at the top, and the edges that carry most of its support.
  *
  * @param {Page} page
  * @param {Origin} origin
  * @param {string} answer
  * @param {Palette} colours
  * @param {number} width
- * @param {number} high of the layers together, at most
+ * @param {number} high largest height of all layers together
  */
 export function originFigure(page, origin, answer, colours, width, high = 250) {
   const at = page.now(),
@@ -76,7 +76,7 @@ export function originFigure(page, origin, answer, colours, width, high = 250) {
       stroke: colours.css[190],
       "stroke-width": (1 + 9 * (amount / most) ** 0.8).toFixed(2),
       "stroke-opacity": (0.25 + 0.6 * (amount / most) ** 0.6).toFixed(3),
-      "stroke-linecap": query === key ? "butt" : "round", // round ends would show as beads where lines go on
+      "stroke-linecap": query === key ? "butt" : "round", // round ends would show as beads along a straight line
       "data-edge": i,
       style: `--from:${layer / layers}`,
     });
@@ -124,7 +124,7 @@ export function originFigure(page, origin, answer, colours, width, high = 250) {
   return { node: drawing, paths };
 }
 
-/** The picture as a part of the first screen.
+/** The picture on the first screen.
  *
  * @param {Page} page
  * @param {(token: number | null) => void} onpoint
@@ -155,16 +155,16 @@ export function originPicture(page, onpoint) {
       { a } = page.state.get();
     const by = a && a !== best?.name ? ` (by ${best?.title})` : "",
       signed = page.values(best?.name ?? "")?.row.some((value) => value < 0);
-    caption.textContent = `Where it came from${by}: the paths that carry ${percent(origin.carried)}${signed ? " of what speaks for it" : ""}.`;
+    caption.textContent = `Where it came from${by}: the paths that carry ${percent(origin.carried)}${signed ? " of its support" : ""}.`;
     holder.replaceChildren(current.node);
   }
 
-  /** Lights what a token gives to the answer. @param {number | null} token */
+  /** Highlight what a token contributes to the answer. @param {number | null} token */
   function light(token) {
     const origin = here();
     if (!origin || !current || node.hidden) return;
     const ways = token === null ? null : waysOf(origin, token),
-      own = ways?.some((part) => part > 1e-6) ? ways : null; // a word that nothing of it came from leaves all as it is
+      own = ways?.some((part) => part > 1e-6) ? ways : null; // a word that contributes nothing changes nothing
     const most = own ? Math.max(...own, 1e-9) : 1;
     current.paths.forEach((path, i) => {
       path.style.opacity = own ? (own[i] > 1e-6 ? "1" : "0.12") : "";
@@ -195,7 +195,7 @@ export function originPicture(page, onpoint) {
   };
 }
 
-/** The model's answer in a word or two; where there is none, the position that is explained.
+/** Return the model's answer in a word or two, or the explained position if there is none.
  *
  * @param {Page} page
  */

@@ -17,16 +17,17 @@ import { leadPanel } from "./lead.js";
 import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
+import { soundLead } from "./sound-lead.js";
 import { VIEW_NAMES, viewTabs } from "./views.js";
 import { ALIGNMENTS } from "./head-ranking.js";
 
 /** @import { Changed, Data, Now, Page, Palette, Panel, Selection, Server } from "./types" */
 
-/** Puts a document into an element.
+/** Show a document in an element.
  *
  * @param {HTMLElement} root
  * @param {Data} data
- * @param {string} [prefix] keeps two of them apart in the address
+ * @param {string} [prefix] distinguishes two pages in one address
  * @param {Server | null} [server]
  */
 export function mount(root, data, prefix = "", server = null) {
@@ -90,7 +91,7 @@ export function mount(root, data, prefix = "", server = null) {
   const live = el("p", { class: "sr", "aria-live": "polite" });
   let width = 0;
 
-  /** What is selected, made fit for the document: an address may come from anywhere.
+  /** Return the selection, corrected to fit the document, because an address may come from anywhere.
    *
    * @returns {Now}
    */
@@ -119,13 +120,13 @@ export function mount(root, data, prefix = "", server = null) {
       token,
       layerNames,
       layerName: layerNames[layer],
-      queryName: plainToken(names[query]),
+      queryName: plainToken(names[query], data.isPool(unit, query) ? 60 : undefined),
       field: s.f,
       joins: joins(unit),
     };
   }
 
-  /** Until a token is chosen, the word that rollout gives most: the query itself, special tokens and a sink aside.
+  /** Return the default token: the word with the most rollout, except the query, special tokens and a sink.
    *
    * @param {string} unit
    * @param {number} query
@@ -141,7 +142,7 @@ export function mount(root, data, prefix = "", server = null) {
     return others.reduce((best, i) => (row[i] > row[best] ? i : best), others[0]);
   }
 
-  /** Which tokens continue the word of the one before.
+  /** Return which tokens continue the previous token's word.
    *
    * @param {string} unit
    */
@@ -174,8 +175,8 @@ export function mount(root, data, prefix = "", server = null) {
     colours,
     now,
     values,
-    width: () => Math.min(1180, width || root.clientWidth || 900), // of what is under Details
-    /** A state by its token; where the model has merged its positions, by its number. */
+    width: () => Math.min(1180, width || root.clientWidth || 900), // of the Details
+    /** Name a state by its token, or by its number if the model has merged positions. */
     stateName(level, position, most = 24) {
       const { tokens } = now(),
         size = level ? data.widths[level - 1] : tokens.length;
@@ -183,7 +184,7 @@ export function mount(root, data, prefix = "", server = null) {
         !data.queries || size === tokens.length ? (tokens[position] ?? String(position)) : String(position),
         most,
       );
-      // a script that runs from right to left must not turn the line around it
+      // keeps a right-to-left script from reordering the line
       return /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u.test(name) ? `\u2068${name}\u2069` : name;
     },
     titleOf: (name) => methods.find((method) => method.name === name)?.title ?? name,
@@ -198,7 +199,7 @@ export function mount(root, data, prefix = "", server = null) {
     announce: (text) => {
       live.textContent = text;
     },
-    /** What nobody sees, such as tables behind pictures, is made when nothing moves any more. */
+    /** Build invisible parts, such as tables for screen readers, once the page is idle. */
     soon(name, work) {
       clearTimeout(waiting.get(name));
       waiting.set(name, setTimeout(work, 250));
@@ -208,14 +209,14 @@ export function mount(root, data, prefix = "", server = null) {
       const at = now(),
         queries = data.methods[at.unit]?.[name]?.queries ?? [];
       if (name === "flow" && at.field === "layer" && data.methods[at.unit]?.flow && !data.methods[at.unit].flow?.layer)
-        return ["flow layer by layer was left out of this long text."];
+        return ["Layer-by-layer flow was not computed for this long text."];
       if (server && name === "flow" && data.levels.length) return ["solving …"];
-      if (!queries.length) return [`${page.titleOf(name)} was left out of this page.`];
+      if (!queries.length) return [`This page does not include ${page.titleOf(name)}.`];
       return [
-        `${page.titleOf(name)} was computed for ${queries
+        `${page.titleOf(name)} was computed only for ${queries
           .slice(0, 3)
           .map((q) => plainToken(at.names[q]))
-          .join(", ")} alone: `,
+          .join(", ")}: `,
         button(`show ${plainToken(at.names[queries[0]])}`, () => {
           state.set({ q: queries[0] });
           query.node.focus();
@@ -224,8 +225,8 @@ export function mount(root, data, prefix = "", server = null) {
     },
     whyNoHeads: () =>
       data.headQueries
-        ? `Single heads are held for ${plainToken(queryNames(data, "subwords")[data.headQueries[0]])} alone, the query that this page opened with.`
-        : "Single heads are not held by this page: either the trace did not keep them, or they would make a large file.",
+        ? `This page includes single heads only for ${plainToken(queryNames(data, "subwords")[data.headQueries[0]])}, the query that it opened with.`
+        : "This page does not include single heads: the trace did not keep them, or the file would be too large.",
   };
 
   const unitPick = units.words
@@ -267,7 +268,15 @@ export function mount(root, data, prefix = "", server = null) {
 
   const figureOf = (/** @type {Palette} */ palette) =>
     leadFigure(page, lead.node.querySelector(".headline")?.textContent ?? "", palette);
-  const lead = leadPanel(page, data.patches || data.picture ? () => imageLead(page, () => leadOf(page)) : undefined);
+  const { sound } = data;
+  const lead = leadPanel(
+    page,
+    sound
+      ? () => soundLead(page, sound, () => leadOf(page))
+      : data.patches || data.picture
+        ? () => imageLead(page, () => leadOf(page))
+        : undefined,
+  );
   const summary = el(
     "summary",
     {},
@@ -364,18 +373,19 @@ export function mount(root, data, prefix = "", server = null) {
   const footer = el(
     "footer",
     {},
-    "These are approximations from attention weights: where information could have come from, not what the model did with it. Rollout and flow know nothing of value vectors and feed-forward layers, and the residual weight is an assumption. Check them against blank-out before you believe them. (Abnar & Zuidema, ACL 2020)",
+    "These values are approximations from attention weights: they show where information could have come from, not what the model did with it. Rollout and flow ignore value vectors and feed-forward layers, and the residual weight is an assumption. Check them against blank-out before you rely on them. (Abnar & Zuidema, ACL 2020)",
   );
 
   /** @param {string} u */
   function switchUnit(u) {
     const at = now();
     if (u === at.unit) return;
-    // the same places in the other unit
+    // select the same places in the other unit
     const groups = units.words.groups ?? [],
       of = (/** @type {number} */ i) => groups.findIndex((group) => group.includes(i));
     const moved = (/** @type {number} */ i) => (i < 0 ? i : u === "words" ? of(i) : (groups[i]?.[0] ?? 0));
-    state.set({ u, q: moved(at.query), t: moved(state.get().t) });
+    const q = data.isPool(at.unit, at.query) ? units[u].tokens.length : moved(at.query);
+    state.set({ u, q, t: moved(state.get().t) });
   }
 
   function paintControls() {
@@ -398,7 +408,8 @@ export function mount(root, data, prefix = "", server = null) {
     layers = data.layers.length && methodNames.length ? layersPanel(page) : null;
   async function askRows() {
     const at = now();
-    if (!server || !data.levels.length || data.methods[at.unit].flow?.queries.includes(at.query)) return;
+    if (!server || !data.levels.length || data.isPool(at.unit, at.query)) return;
+    if (data.methods[at.unit].flow?.queries.includes(at.query)) return;
     try {
       await data.add(await server.rows({ unit: at.unit, query: at.query }));
       update(new Set(["rows"]));
@@ -407,13 +418,13 @@ export function mount(root, data, prefix = "", server = null) {
     }
   }
 
-  /** What is painted by itself, and what has changed since; undefined where nothing has.
+  /** The panels, each with what has changed since it was painted; undefined if nothing has.
    *
    * @type {(Panel & { due?: Changed })[]}
    */
   const parts = [lead, compare, ...(layers?.parts ?? []), views];
   for (const part of parts) part.due = null;
-  /** What is under Details is painted when they are open, and all that they need is unpacked. @param {Panel} part */
+  /** Return whether a panel may be painted: Details only when they are open and unpacked. @param {Panel} part */
   const isOpen = (part) => part === lead || (!!state.get().d && unpacked);
   let unpacked = !data.unpack;
   let later = 0;
@@ -452,16 +463,16 @@ export function mount(root, data, prefix = "", server = null) {
   /** @param {Changed} changed */
   function update(changed) {
     const start = performance.now();
-    if (changed?.has("p")) changed.add("u"); // names of tokens stand wherever tokens do
+    if (changed?.has("p")) changed.add("u"); // names of pinned tokens appear wherever tokens do
     if (!changed || changed.has("u")) query.build();
     paintControls();
-    const visible = parts.filter((part) => isOpen(part) && seen(part.node)); // all at once: every painting would have the page laid out anew
+    const visible = parts.filter((part) => isOpen(part) && seen(part.node)); // before painting, which forces a new layout
     for (const part of parts)
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
     pins.update(changed);
     second.update(changed);
-    // what is out of sight waits for a moment when nothing else is to be done
+    // panels out of view wait until the page is idle
     clearTimeout(later);
     later = setTimeout(paintRest, 30);
     if (changed && (changed.has("q") || changed.has("u"))) askRows();
@@ -500,7 +511,7 @@ export function mount(root, data, prefix = "", server = null) {
       if (!signal.aborted) update(new Set(["rows"]));
     }, 30);
 
-  /** Another page takes its place: nothing of this one may move any more. */
+  /** Stop everything, because another page replaces this one. */
   function close() {
     ended.abort();
     second.close();

@@ -4,14 +4,14 @@ import { apartOf } from "./headline.js";
 
 /** @import { Data, Pair, PairColumn, PairSide } from "./types" */
 
-// As attnflow.texts.alignment has them; a test compares.
+// The same costs as attnflow.texts.alignment; a test compares them.
 const GAP = 2,
   OTHER = 3,
   ALIKE = 1,
   APART = 2 * GAP + 1,
   CELLS = 2e6;
 
-/** Two texts word by word, at the least cost: pairs of positions in order, -1 where the other text has no such word.
+/** Align two texts word by word at the least cost. Return pairs of positions, with -1 for a word that one text lacks.
  *
  * @param {string[]} first
  * @param {string[]} second
@@ -71,7 +71,7 @@ export function align(first, second, specialFirst, specialSecond) {
   ];
 }
 
-/** Whether two words begin with the same three letters or more, and with half of the longer one.
+/** Return whether two words share a prefix of at least three letters and half of the longer word.
  *
  * @param {string} one
  * @param {string} other
@@ -83,7 +83,7 @@ function areForms(one, other) {
   return same >= 3 && 2 * same >= Math.max(a.length, b.length);
 }
 
-/** The name of a unit in a document: one whose every token is a word has no words of its own.
+/** Return the name of a unit in a document; if every token is a word, words are stored as subwords.
  *
  * @param {Data} data
  * @param {string} unit
@@ -93,7 +93,7 @@ export const unitIn = (data, unit) => (data.units[unit] ? unit : "subwords");
 /** @param {string} name */
 export const titleOf = (name) => (isAnswerEdges(name) ? "answer edges" : name === "raw" ? "raw attention" : name);
 
-/** Methods that a document has values of, in the page's order.
+/** Return the methods that a document has values for, in the page's order.
  *
  * @param {Data} data
  */
@@ -106,7 +106,7 @@ export function methodsOf(data) {
   return [...worth.filter(isAnswerEdges), ...there, ...worth.filter((name) => !isAnswerEdges(name))];
 }
 
-/** The query that a page opens with, in a unit.
+/** Return the query that a page opens with, in a unit.
  *
  * @param {Data} data
  * @param {string} unit
@@ -115,10 +115,11 @@ function openingQuery(data, unit) {
   const { query = 0, unit: own = "subwords" } = data.state,
     groups = data.units.words?.groups ?? [];
   if (own === unit) return query;
+  if (data.isPool(own, query)) return data.units[unit].tokens.length;
   return unit === "words" ? groups.findIndex((group) => group.includes(query)) : (groups[query]?.[0] ?? 0);
 }
 
-/** What a method gives each token of a unit, as the page opens: the answer's, or the opening query's at the last layer.
+/** Return a method's values for the tokens of a unit: for the answer, or for the opening query at the last layer.
  *
  * @param {Data} data
  * @param {string} method
@@ -131,7 +132,7 @@ export function valuesOf(data, method, unit) {
   return data.rows(method, unit, openingQuery(data, unit))?.rows.at(-1) ?? null;
 }
 
-/** Whether two texts have the two answers of one question: what speaks for the one then speaks against the other, exactly.
+/** Return whether two texts have opposite answers to one question: support for one then counts exactly against the other.
  *
  * @param {Data} first
  * @param {Data} second
@@ -142,25 +143,25 @@ export function areOpposite(first, second) {
   return a.length === 2 && b.length === 2 && labels.size === 2 && a[0][0] !== b[0][0];
 }
 
-/** One side of a pair: its tokens, and what a method gives them. `shared`: as shares of what its words get.
+/** Return one side of a pair: its tokens and a method's values. `shared`: as shares of the sum over words.
  *
  * @param {Data} data
  * @param {string} method
  * @param {string} unit
  * @param {boolean} shared
- * @param {boolean} [turned] whether what speaks for its answer is shown as speaking against the other
+ * @param {boolean} [turned] show support for its answer as counting against the other
  * @returns {PairSide}
  */
 export function sideOf(data, method, unit, shared, turned = false) {
   const name = unitIn(data, unit),
     { tokens, special } = data.units[name];
   const own = valuesOf(data, method, name) ?? new Float64Array(tokens.length),
-    values = Array.from(own, (value) => (turned ? -value : value)), // the scale stays: shares of what speaks for its own
+    values = Array.from(own, (value) => (turned ? -value : value)), // still shares of the support for its own answer
     apart = apartOf(data, { tokens, special, query: openingQuery(data, name) });
   return { tokens, special, values: shared ? sharesOf(values, apart) : values, apart };
 }
 
-/** Values as shares of what is given to words, so that methods on different scales stand beside each other.
+/** Return values as shares of the sum over words, so that methods on different scales can be compared.
  *
  * @param {ArrayLike<number>} values
  * @param {boolean[]} apart
@@ -171,7 +172,7 @@ export function sharesOf(values, apart) {
   return all.map((value) => value / whole);
 }
 
-/** Words beside each other: both values and their difference, which is of one value where the other text has no such word.
+/** Return aligned words with both values and their difference; a word that one text lacks counts as 0 there.
  *
  * @param {PairSide} first
  * @param {PairSide} second
@@ -197,7 +198,7 @@ export function columnsOf(first, second, pairs) {
   });
 }
 
-/** The columns whose values differ most, largest first.
+/** Return the columns, largest difference first.
  *
  * @param {PairColumn[]} columns
  */

@@ -11,6 +11,7 @@ import {
   label,
   makeTip,
   number,
+  percent,
   plainToken,
   press,
   svg,
@@ -24,20 +25,20 @@ import { makeState } from "./state.js";
 
 /** @import { Cells, Child, Data, Pair, PairColumn, PairSide, Palette } from "./types" */
 
-const SHOWN = 8; // rows of the list before it says how many more there are
-const NAMED = 2; // changes in the headline
+const SHOWN = 8; // rows in the list, before "more"
+const NAMED = 2; // most changes in the headline
 
-/** Two texts, two models or, of one document twice, two methods: aligned word by word, the difference shaded.
+/** Two texts, two models or two methods (one document twice), aligned word by word and shaded by their difference.
  *
  * @param {Data} first
  * @param {Data} second
  * @param {object} [options]
  * @param {string} [options.prefix] of its names in the address
- * @param {Record<string, Pair[]> | null} [options.alignments] where they are known already
- * @param {string} [options.opening] what is selected at first, as an address has it
- * @param {boolean} [options.hasMenu] of exports; `works` has them too
- * @param {{ names(): string[], sides(): [PairSide, PairSide] } | null} [options.led] two methods that a page has chosen, in place
- *   of choices here
+ * @param {Record<string, Pair[]> | null} [options.alignments] if they are already known
+ * @param {string} [options.opening] the initial selection, in the format of an address
+ * @param {boolean} [options.hasMenu] whether to show an export menu; `works` has the exports too
+ * @param {{ names(): string[], sides(): [PairSide, PairSide] } | null} [options.led] two methods selected elsewhere, instead
+ *   of menus here
  */
 export function pairView(
   first,
@@ -85,7 +86,7 @@ export function pairView(
     return columnsOf(sideOf(first, m, u, alone), sideOf(second, alone ? n : m, u, alone, isTurned()), pairsOf(u));
   }
 
-  /** Of two opposite answers, both texts are shown for the first. */
+  /** Return whether the answers are opposite, so that both texts are shown for the first answer. */
   const isTurned = () => !alone && !led && state.get().m === "answer_inputs" && areOpposite(first, second);
 
   const names = sideNames(first, second);
@@ -103,7 +104,7 @@ export function pairView(
   const units = hasWords
     ? choice("unit", { words: "words", subwords: "pieces" }, "", (u) => state.set({ u, c: -1 }))
     : "";
-  const ways = choice("shading", { "": "difference", each: "each by itself" }, "", (w) => state.set({ w }));
+  const ways = choice("shading", { "": "difference", each: "each text" }, "", (w) => state.set({ w }));
   /** @param {string} key @param {string} name */
   const pick = (key, name) =>
     el(
@@ -183,14 +184,14 @@ export function pairView(
     if (c >= 0) lines.setAttribute("aria-activedescendant", `${prefix}col${c}`);
     legend.replaceChildren(
       ...(w
-        ? ["The stronger the colour, the more it counts: one scale for both lines."]
+        ? ["Stronger colours are larger values, on one scale for both lines."]
         : [
             el("span", { class: "swatch", style: shadeStyle(palette, -0.6) }),
-            ` falls from ${sides()[0]} (above) to ${sides()[1]} (below)  `,
+            ` lower in ${sides()[1]} (below) than in ${sides()[0]} (above)  `,
             el("span", { class: "swatch", style: shadeStyle(palette, 0.6) }),
-            " rises",
+            " higher",
           ]),
-      ...(alone ? [". Each method's values are shares of what it gives to words."] : ["."]),
+      ...(alone ? [". Each method's values are shares of its sum over words."] : ["."]),
     );
   }
 
@@ -226,10 +227,10 @@ export function pairView(
     ];
     list.replaceChildren(tableOf({}, heads, rows, "What differs most"));
     more.hidden = sorted.length <= SHOWN;
-    more.textContent = all ? `show the first ${SHOWN}` : `and ${sorted.length - SHOWN} more`;
+    more.textContent = all ? `show only the first ${SHOWN}` : `${sorted.length - SHOWN} more`;
   }
 
-  /** What the numbers of both texts are about, where that is not the same answer. */
+  /** Introduce the changes, and say which answers they are about if the answers differ. */
   function changed() {
     const [a, b] = [first, second].map((data) => data.prediction?.top[0][0] ?? "");
     if (!isAnswerEdges(state.get().m) || a === b) return "What changed: ";
@@ -240,12 +241,12 @@ export function pairView(
 
   /** @param {PairColumn[]} shown */
   function drawHead(shown) {
-    headline.replaceChildren(...(alone ? [`${sides()[0]} beside ${sides()[1]}`] : answerWords(first, second)));
+    headline.replaceChildren(...(alone ? [`${sides()[0]} and ${sides()[1]}`] : answerWords(first, second)));
     const sorted = byDifference(shown),
       least = Math.max(0.0005, Math.abs(sorted[0]?.difference ?? 0) / 5);
     const changes = sorted.filter(({ difference }) => Math.abs(difference) >= least).slice(0, NAMED);
     change.replaceChildren(
-      changes.length ? (alone ? "They differ most on " : changed()) : "No word counts more or less than before.",
+      changes.length ? (alone ? "They differ most on " : changed()) : "No word matters more or less than before.",
       ...changes.flatMap((column, at) => [at ? "; " : "", ...changeWords(column, alone)]),
       changes.length ? "." : "",
     );
@@ -348,7 +349,7 @@ const either = (x) => (x === null ? "–" : number(x, 2));
 /** @param {number} x */
 const signed = (x) => (x > 0 ? `+${number(x)}` : number(x));
 
-/** What the two are called: by their models where those differ.
+/** Name the two sides: by their models if those differ.
  *
  * @param {Data} first
  * @param {Data} second
@@ -363,13 +364,14 @@ function answerWords(first, second) {
   const [a, b] = [first, second].map((data) => data.prediction?.top[0]);
   if (!a || !b) return ["What changed"];
   const name = (/** @type {[string, number]} */ [text]) => el("strong", {}, el("bdi", {}, plainToken(text, 40)));
-  const chance = (/** @type {[string, number]} */ [, p]) => number(p, 2);
-  const next = first.prediction?.kind === "next token" ? "Next: " : "";
+  const { kind } = first.prediction ?? {};
+  const chance = (/** @type {[string, number]} */ [, p]) => (kind === "score" ? number(p, 2) : percent(p));
+  const next = kind === "next token" ? "Next: " : "";
   if (a[0] === b[0]) return [next || "still ", name(a), ` ${chance(a)} → ${chance(b)}`];
   return [next, name(a), ` ${chance(a)} → `, name(b), ` ${chance(b)}`];
 }
 
-/** What happened to a word.
+/** Describe how a word changed.
  *
  * @param {PairColumn} column
  * @param {boolean} alone
@@ -402,7 +404,7 @@ function namesIn({ words, kind }) {
   return kind === "replaced" ? [word(0), " → ", word(1)] : word(1);
 }
 
-/** What the strongest colour stands for: the largest value or difference, so that a small difference stays pale.
+/** Return what the strongest colour means: the largest value or difference, so that a small difference stays pale.
  *
  * @param {PairColumn[]} shown
  */
@@ -413,7 +415,7 @@ function largestOf(shown) {
   return sizes.reduce((most, size) => (size > most ? size : most), 0) || 1;
 }
 
-/** How strongly a word is shaded: above where its value falls, below where it rises; where only one text has it, there.
+/** Return how strongly to shade a word: above if its value is lower below, and vice versa; or in the only text that has it.
  *
  * @param {PairColumn} column
  * @param {number} side
@@ -427,7 +429,7 @@ function shareOf({ kind, a, b, difference, apart }, side, largest, each) {
   return side ? Math.max(0, difference) / largest : Math.min(0, difference) / largest;
 }
 
-/** Both lines as a figure, set line by line.
+/** Draw both lines as a figure.
  *
  * @param {PairColumn[]} shown
  * @param {string[]} sides
@@ -453,7 +455,7 @@ function pairFigure(shown, sides, title, colours, width = 680) {
     place.push({ left: x, line, own });
     x += own + 4;
   }
-  const foot = `orange falls from ${sides[0]} (above) to ${sides[1]} (below), blue rises`;
+  const foot = `orange: lower in ${sides[1]} (below) than in ${sides[0]} (above); blue: higher`;
   const drawing = figure(
     Math.ceil(Math.max(width, textWidth(title, size, "600"), textWidth(foot, 10.5))) + 4,
     top + (line + 1) * block + 18,

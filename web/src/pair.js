@@ -1,4 +1,4 @@
-// Two texts, or one text by two models, word by word; both pages below.
+// Two texts, or one text by two models, compared word by word, with both pages below; or the similarity of two texts.
 import { boot } from "./boot.js";
 import { read } from "./data.js";
 import { el } from "./draw.js";
@@ -6,14 +6,16 @@ import { shortName, topOf } from "./frame.js";
 import { mount } from "./page.js";
 import { pairView } from "./pair-view.js";
 import { keepControls } from "./share.js";
+import { showSimilarity } from "./similarity.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 
 /** @import { PairDocument } from "./types" */
 
-/** @param {HTMLElement} root @param {any} doc of a pair, or of one of its pages that was saved by itself */
+/** @param {HTMLElement} root @param {any} doc of a pair, or of one of its pages that was saved separately */
 async function showFile(root, doc) {
   if (doc.format === "attnflow-page") mount(root, await read(doc));
+  else if (doc.format === "attnflow-similarity") showSimilarity(root, doc);
   else await showPair(root, doc);
 }
 
@@ -31,7 +33,7 @@ async function showPair(root, doc) {
   const view = pairView(first, second, { prefix: "", alignments: doc.alignments, opening, hasMenu: false });
   const live = el("p", { class: "sr", "aria-live": "polite" }),
     announce = (/** @type {string} */ text) => void (live.textContent = text);
-  // one selection: the pair's own, and the theme that the whole page wears
+  // one selection: the pair's own, and the theme of the whole page
   const text = () => `${view.state.text()}&theme=${dress.get().theme}`;
   const state = { ...view.state, text, fragment: () => withTheme(view.state.fragment(), dress.get().theme) };
   const models = [...new Set([first, second].map((data) => shortName(data.model.model)))];

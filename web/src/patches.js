@@ -3,13 +3,13 @@ import { el, brush, svg, figure, label, textWidth } from "./draw.js";
 
 /** @import { Data, Now, Page, Palette, ValuedRow } from "./types" */
 
-/** How many rows and columns of patches an image has.
+/** Return how many rows and columns of patches an image has.
  *
  * @param {Data} data
  */
 export const patchesOf = ({ patches }) => patches ?? [0, 0];
 
-/** The positions of an image's patches in the input, row by row: the last ones, unless it stands within a text.
+/** Return the input positions of an image's patches, row by row: the last ones, unless the image is within a text.
  *
  * @param {Data} data
  */
@@ -20,7 +20,7 @@ export function placesOf(data) {
   return { rows, columns, places: Array.from({ length: rows * columns }, (_, i) => first + i) };
 }
 
-/** The image that the model saw.
+/** Draw the image that the model saw.
  *
  * @param {NonNullable<Data["image"]>} image
  */
@@ -36,7 +36,7 @@ export function imageCanvas({ shape: [height, width], pixels }) {
   return canvas;
 }
 
-/** The patches over the image.
+/** Draw the patches over the image.
  *
  * @param {Page} page
  * @param {HTMLCanvasElement} canvas
@@ -82,7 +82,7 @@ export function paintPatches(page, canvas, method, at, colours) {
   return { shareOf, first, wide, side };
 }
 
-/** All methods over the image, beside each other, for export.
+/** Draw all methods over the image, side by side, for export.
  *
  * @param {Page} page
  * @param {ValuedRow[]} methods

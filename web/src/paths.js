@@ -1,4 +1,4 @@
-import { button, el, svg, messageOf, number, plainToken, tableOf } from "./draw.js";
+import { button, el, svg, messageOf, number, percent, plainToken, tableOf } from "./draw.js";
 import { maxFlow, flowPaths, alongPaths } from "./maths.js";
 import { exportMenu } from "./keep.js";
 import { touched } from "./state.js";
@@ -8,12 +8,12 @@ import { bottleneck, cannotTell, strongestWord } from "./flow-words.js";
 /** @import { Cells, Changed, Edge, Flow, Now, Page, Palette } from "./types" */
 /** @typedef {Flow & { exact: boolean, end: number, at: Now }} Solved */
 
-const DRAWN = 40; // once all are wanted
+const DRAWN = 40; // paths drawn when all are shown
 const SOUGHT = 400;
-const LISTED = 5; // paths, at first
-const CUT = 12; // edges of the cut
+const LISTED = 5; // paths listed at first
+const CUT = 12; // edges of the cut that are listed
 
-/** The maximum flow between a state and an input as paths, with the edges that limit it, and rollout along the same paths.
+/** The maximum flow between a state and an input as paths, the edges that limit it, and rollout along the same paths.
  *
  * @param {Page} page
  */
@@ -43,8 +43,8 @@ export function pathsPanel(page) {
     holder,
     lists,
   );
-  let all = false, // paths, not only the widest
-    anyway = false; // although flow tells no token from another
+  let all = false, // show all paths, not only the widest
+    anyway = false; // show paths although flow cannot tell tokens apart
   /** @type {Map<string, Solved>} */
   const flows = new Map();
   let asked = "";
@@ -54,7 +54,7 @@ export function pathsPanel(page) {
   /** @param {Now} at */
   const keyOf = (at) => `${at.unit} ${at.query} ${at.layer} ${at.token} ${at.field}`;
 
-  /** @param {Now} at @returns {Promise<Solved | null>} null where the page has no weights */
+  /** @param {Now} at @returns {Promise<Solved | null>} null if the page has no weights */
   async function solve(at) {
     const key = keyOf(at),
       known = flows.get(key);
@@ -97,7 +97,7 @@ export function pathsPanel(page) {
     return `${page.stateName(step + 1, query, 14)} at ${data.levels[step]} → ${page.stateName(step, key, 14)}${step ? ` at ${data.levels[step - 1]}` : ""}`;
   }
 
-  /** The selection; until a token is chosen, at the strongest word. @returns {Now} */
+  /** Return the selection; the default token is the strongest word. @returns {Now} */
   function current() {
     const at = page.now();
     return state.get().t >= 0 ? at : { ...at, token: strongestWord(page, at) };
@@ -216,7 +216,7 @@ export function pathsPanel(page) {
         const level = solution.end + 1 - i;
         return `${page.stateName(level, position, 14)}${level ? `@${data.levels[level - 1]}` : ""}`;
       });
-    /** A state that stays where it is from layer to layer is named once, with both ends of its stay.
+    /** Describe a path; a run of layers at one position is named once, with its first and last layer.
      *
      * @param {number[]} positions
      */
@@ -243,11 +243,10 @@ export function pathsPanel(page) {
     const { paths, cut } = solution,
       listed = all ? paths : paths.slice(0, LISTED),
       hidden = paths.length - listed.length,
-      total = listed.reduce((sum, path) => sum + path.amount, 0),
-      percent = ((100 * total) / (solution.value || 1)).toFixed(0);
+      total = listed.reduce((sum, path) => sum + path.amount, 0);
     const widest = table(
       "paths",
-      `The widest paths carry ${percent} % of it`,
+      `The widest paths carry ${percent(total / (solution.value || 1))} of the flow`,
       ["path", "flow", "rollout"],
       listed.map(({ positions, amount, rollout }) =>
         row({ title: way(positions).join(" → ") }, short(positions), amount, rollout),
@@ -256,7 +255,7 @@ export function pathsPanel(page) {
     if (hidden > 0 || all)
       widest.append(
         button(
-          all ? "the widest alone" : `and ${hidden}${paths.length === SOUGHT ? " or more" : ""} more`,
+          all ? "only the widest" : `${hidden}${paths.length === SOUGHT ? " or more" : ""} more`,
           () => {
             all = !all;
             paint();
@@ -278,12 +277,7 @@ export function pathsPanel(page) {
         ),
       );
     lists.append(
-      table(
-        "cuts",
-        "The minimum cut: every path crosses one of these, and all are full",
-        ["edge", "capacity"],
-        limiting,
-      ),
+      table("cuts", "The minimum cut: every path crosses one of these full edges", ["edge", "capacity"], limiting),
     );
   }
 
@@ -326,11 +320,11 @@ export function pathsPanel(page) {
         {
           class: "value",
           "data-value": solution.value,
-          title: `${solution.value}${solution.gap !== undefined ? `; the cut differs from it by ${solution.gap}` : ""}`,
+          title: `${solution.value}${solution.gap !== undefined ? `; the capacity of the cut differs by ${solution.gap}` : ""}`,
         },
         `${solution.exact ? "" : "≈ "}${number(value)}`,
       ),
-      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. Every token is asked by itself, out of 1: these values are no shares. `,
+      ` is the most that ${at.queryName} at ${at.layerName} can get from ${plainToken(at.tokens[at.token])}. Each value is between 0 and 1 on its own; a row does not sum to 1. `,
       sent === undefined
         ? ""
         : el(
@@ -338,7 +332,7 @@ export function pathsPanel(page) {
             { class: "beside", "data-rollout": sent },
             at.field && at.field !== "layer"
               ? ""
-              : `Rollout sends ${number(sent)} from it, ${number(solution.paths.reduce((sum, path) => sum + path.rollout, 0))} of that along the paths found here.`,
+              : `Rollout gives it ${number(sent)}, of which ${number(solution.paths.reduce((sum, path) => sum + path.rollout, 0))} comes along the paths below.`,
           ),
     );
     const blind = cannotTell(page, at);
@@ -361,13 +355,13 @@ export function pathsPanel(page) {
       el(
         "p",
         { class: "hint" },
-        `Ribbons are as wide as what they carry; the minimum cut is in the accent colour.${left > 0 ? ` The ${all ? DRAWN : LISTED} widest of ${solution.paths.length} paths are drawn.` : ""}`,
+        `The width of a ribbon is the flow it carries; the accent colour marks the minimum cut.${left > 0 ? ` Shown: the ${all ? DRAWN : LISTED} widest of ${solution.paths.length} paths.` : ""}`,
       ),
     );
     fillLists(solution);
   }
 
-  /** Without the weights there are no paths: what is held of the row then, the strongest first.
+  /** Without the weights there are no paths: list the row's values instead, strongest first.
    *
    * @param {Now} at
    */
@@ -379,7 +373,7 @@ export function pathsPanel(page) {
       return row ? [{ name, row }] : [];
     });
     const [first] = columns;
-    say.textContent = `Flow paths need the weights, which this page does not hold.${first ? ` What ${at.queryName} at ${at.layerName} takes from each token, by ${columns.map(({ name }) => name).join(" and ")}:` : ""}`;
+    say.textContent = `Flow paths need the weights, which this page does not include.${first ? ` What ${at.queryName} at ${at.layerName} takes from each token, by ${columns.map(({ name }) => name).join(" and ")}:` : ""}`;
     holder.replaceChildren();
     if (!first) {
       lists.replaceChildren();
@@ -403,7 +397,7 @@ export function pathsPanel(page) {
         tableOf({}, [el("th", { scope: "col", class: "way" }, "token"), ...columns.map(({ name }) => name)], rows),
         left > 0 || all
           ? button(
-              all ? "the strongest alone" : `and ${left} more`,
+              all ? "only the strongest" : `${left} more`,
               () => {
                 all = !all;
                 paint();

@@ -2,16 +2,16 @@ import { button, closest, el, number, plainToken, tableOf, tokenNodes } from "./
 
 /** @import { Data, Page, Panel, Pin, View } from "./types" */
 
-const LONGEST = 40; // signs of a name
+const LONGEST = 40; // characters of a name
 const MOST = 200; // pins
 
-/** What a name may be: one short line without the signs that separate pins in an address.
+/** Clean a name: one short line without the characters that separate pins in an address.
  *
  * @param {string} text
  */
 export const nameOf = (text) => [...text.replace(/[\p{C}\p{Z};:]+/gu, " ").trim()].slice(0, LONGEST).join("").trim();
 
-/** Pins as the address has them, "3;5:name;7::group", positions of subwords in order; null where a text is no such thing.
+/** Parse pins from an address, such as "3;5:name;7::group" (positions of subwords); null if the text is invalid.
  *
  * @param {string} text
  * @param {number} count of tokens
@@ -38,7 +38,7 @@ export const pinText = (pins) =>
     .map(({ position, name, group }) => [position, name, group].join(":").replace(/:+$/, ""))
     .join(";");
 
-/** The subwords of a token of a unit.
+/** Return the subwords of a token of a unit.
  *
  * @param {Data} data
  * @param {string} unit
@@ -46,7 +46,7 @@ export const pinText = (pins) =>
  */
 const membersOf = (data, unit, i) => data.units[unit].groups?.[i] ?? [i];
 
-/** The tokens of a unit of which something is pinned, with their names and groups.
+/** Return the pinned tokens of a unit, with their names and groups.
  *
  * @param {Data} data
  * @param {string} unit
@@ -64,7 +64,7 @@ export function pinned(data, unit, text) {
   });
 }
 
-/** Tokens by the names that a reader gave them.
+/** Return the tokens, with the names that the reader gave to pinned ones.
  *
  * @param {Data} data
  * @param {string} unit
@@ -79,7 +79,7 @@ export function namedTokens(data, unit, text) {
   return copy;
 }
 
-/** The view of a page, for files: all that is selected, and what is pinned in words.
+/** Return the view of a page for files: the selection, and the pins in words.
  *
  * @param {Pick<Page, "data" | "state">} page
  * @returns {View}
@@ -101,10 +101,10 @@ export function viewOf({ data, state }) {
 
 let scopes = 0;
 
-/** Tokens that a reader keeps in sight: their values by every method, names, and groups with their sums.
+/** The table of pinned tokens: their values by every method, names, and groups with their sums.
  *
  * @param {Page} page
- * @param {HTMLElement} around the page, whose tokens are marked and listen
+ * @param {HTMLElement} around the page, whose tokens are marked and can be Shift-clicked
  * @returns {Panel & { toggle(i: number): void }}
  */
 export function pinsPanel(page, around) {
@@ -116,7 +116,7 @@ export function pinsPanel(page, around) {
   const pin = button("", () => toggle(page.now().token), { class: "pin" });
   const box = el("div", { class: "scroll wide" });
   const node = el("section", { class: "pins", "aria-label": "pinned tokens" }, marks, pin, box, groups);
-  around.querySelector(".lead .spring")?.before(pin); // beside the text, where there is one
+  around.querySelector(".lead .spring")?.before(pin); // next to the text, if there is one
   let drawn = "";
 
   const current = () => pinsIn(state.get().p, data.units.subwords.tokens.length) ?? [];
@@ -131,14 +131,14 @@ export function pinsPanel(page, around) {
       isNew = others.length === pins.length;
     const added = isNew ? members.map((position) => ({ position, name: "", group: "" })) : [];
     if (others.length + added.length > MOST) {
-      page.announce(`a page holds ${MOST} pins: take one away first`);
+      page.announce(`at most ${MOST} tokens can be pinned: unpin one first`);
       return;
     }
     state.set({ p: pinText([...others, ...added]) });
-    page.announce(`${isNew ? "pinned" : "took the pin from"} ${plainToken(data.units[unit].tokens[i])}`);
+    page.announce(`${isNew ? "pinned" : "unpinned"} ${plainToken(data.units[unit].tokens[i])}`);
   }
 
-  /** A word's name is that of its first piece, and its group that of all.
+  /** Set the name of a word's first piece, or the group of all its pieces.
    *
    * @param {number} i
    * @param {Partial<Pin>} label
@@ -174,7 +174,7 @@ export function pinsPanel(page, around) {
     const { unit } = page.now();
     const body = places.map((i) => {
       const word = plainToken(data.units[unit].tokens[i]);
-      const drop = button("×", () => toggle(i), { "aria-label": `take the pin from ${word}`, class: "drop" });
+      const drop = button("×", () => toggle(i), { "aria-label": `unpin ${word}`, class: "drop" });
       const cells = page.methods.map(({ name }) => el("td", { "data-value": name }));
       return el(
         "tr",
@@ -192,7 +192,7 @@ export function pinsPanel(page, around) {
     box.replaceChildren(table);
   }
 
-  /** Values stay in their cells, so that whoever types in one of them is not put out of it. */
+  /** Update the cells in place, so that an input keeps its focus. */
   function paint() {
     const at = page.now(),
       own = rows(),
@@ -237,7 +237,7 @@ export function pinsPanel(page, around) {
       : "";
   }
 
-  // Shift and a click pin a token wherever it stands; without the browser's own selection of text
+  // Shift-click pins a token anywhere on the page, without selecting text
   const spotOf = (/** @type {Event} */ event) => closest(event, ".tok[data-i]");
   around.addEventListener("mousedown", (event) => event.shiftKey && spotOf(event) && event.preventDefault(), true);
   around.addEventListener(

@@ -3,7 +3,7 @@ import { patchesOf } from "./patches.js";
 
 /** @import { Now, Page } from "./types" */
 
-/** Whose state is explained: the tokens in a line, or the patches of an image in their places.
+/** The strip that selects which state to explain: the tokens in a line, or the patches of an image.
  *
  * @param {Page} page
  * @param {string} prefix

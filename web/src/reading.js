@@ -2,10 +2,10 @@ import { spoken } from "./draw.js";
 
 /** @import { Now } from "./types" */
 
-const NEAR = 64; // characters that may lie between two tokens of a text: what a tokenizer left out
+const NEAR = 64; // most characters between two tokens of a text that a tokenizer may have dropped
 
-/** The text of a document in pieces: what stands before each token, and the token as it is written there. A token that is not
- * found in the text, as special ones are not, stands for itself.
+/** Split the text of a document into pieces: the text before each token, and the token as the text spells it. Tokens that are
+ * not in the text, such as special tokens, are shown by name.
  *
  * @param {string} text
  * @param {Pick<Now, "tokens" | "special" | "joins">} labels
@@ -13,9 +13,9 @@ const NEAR = 64; // characters that may lie between two tokens of a text: what a
  */
 export function running(text, { tokens, special, joins }) {
   const lower = text.toLowerCase(),
-    same = lower.length === text.length; // some capitals have two small letters
+    same = lower.length === text.length; // some capitals have two lower-case letters
   let end = 0,
-    lost = false; // whether a token since the last one that was found is not in the text as it is named
+    lost = false; // whether a token since the last match was not found in the text
   return tokens.map((token, i) => {
     const { text: own } = spoken(token);
     const at = special[i] || !own.trim() ? -1 : (same ? lower : text).indexOf(same ? own.toLowerCase() : own, end);
@@ -24,7 +24,7 @@ export function running(text, { tokens, special, joins }) {
       lost ||= !special[i];
       return { before: between, text: own, found: false };
     }
-    const before = lost ? between : text.slice(end, at); // what it stands for lies between, and is shown already
+    const before = lost ? between : text.slice(end, at); // the text of a lost token is already shown by its name
     lost = false;
     end = at + own.length;
     return { before, text: text.slice(at, end), found: true };

@@ -1,4 +1,4 @@
-// Why numbers must not be read as they stand: the rules and sentences of attnflow/reliability.py, for any row of a page.
+// Why numbers should not be read as they are: the rules and sentences of attnflow/reliability.py, for any row of a page.
 import { plainToken } from "./draw.js";
 
 /** @import { RowLabels } from "./types" */
@@ -11,7 +11,7 @@ const OUTWEIGHED = 0.1;
 const FIRST = 0.5;
 const GAP = 0.01;
 const WITNESSES = 4;
-const ELSEWHERE = "what is left says little of the other tokens; answer edges show what the answer rests on.";
+const ELSEWHERE = "what is left says little about the other tokens; answer edges show what the answer rests on.";
 
 /** @param {number} share */
 const percent = (share) => `${(100 * share).toFixed(0)} %`;
@@ -22,7 +22,7 @@ const sum = (values) => Array.from(values).reduce((total, x) => total + x, 0);
 /** @param {string} token */
 const quoted = (token) => `'${plainToken(token, 30)}'`;
 
-/** What speaks against one row over all inputs.
+/** Notes on one row over all inputs.
  *
  * @param {Float64Array} row
  * @param {RowLabels} labels
@@ -45,7 +45,7 @@ export function rowNotes(row, labels) {
   return row.some((x) => x < 0) ? notes : [...notes, ...sinkNotes(row, labels)];
 }
 
-/** How many of the values that are not 0 tie at the top; null where that is not nearly all of them.
+/** How many of the nonzero values tie at the top; null if that is not nearly all of them.
  *
  * @param {number[]} values
  */
@@ -56,7 +56,7 @@ export function tiesOf(values) {
   return count < 2 || count < NEARLY_ALL * reached.length ? null : { count, reached: reached.length };
 }
 
-/** How many of the values above 0 are at their bound; null where that is not nearly all of them.
+/** How many of the values above 0 are at their bound; null if that is not nearly all of them.
  *
  * @param {number[]} values
  * @param {number[]} bounds
@@ -69,7 +69,7 @@ export function boundOf(values, bounds) {
 
 /** @param {number[]} values @param {RowLabels} labels */
 function tieNotes(values, { method, layer }) {
-  if (values.length > 1 && values.every((x) => !x)) return [`Every token has 0 by ${method}: nothing is ranked.`];
+  if (values.length > 1 && values.every((x) => !x)) return [`Every token gets 0 from ${method}: it ranks nothing.`];
   const ties = tiesOf(values);
   if (!ties) return [];
   const name = method[0].toUpperCase() + method.slice(1);
@@ -81,7 +81,7 @@ function boundNotes(values, bounds, { layer }) {
   const full = boundOf(values, bounds);
   if (!full) return [];
   return [
-    `Flow at ${layer} is at its bound for ${full.count} of ${full.reached} tokens (all that leaves the query, or all that the first layer takes from the token), whatever is between; lower layers tell more.`,
+    `Flow at ${layer} is at its upper bound for ${full.count} of ${full.reached} tokens (all that leaves the query, or all that the first layer takes from the token), so it shows nothing of the layers in between. Lower layers show more.`,
   ];
 }
 
@@ -115,7 +115,7 @@ export function witnesses(count, query) {
   return count > 2 ? places.filter((place) => place !== query) : [];
 }
 
-/** That a rollout is the same as those of other queries.
+/** A note if a rollout is nearly that of other queries.
  *
  * @param {Float64Array} row
  * @param {Float64Array[]} others
@@ -128,11 +128,11 @@ export function mixedNotes(row, others) {
   const common = sum(shared) / shared.length;
   if (common < SAME_ROW) return [];
   return [
-    `Other queries have nearly the same row (${percent(common)} in common): this rollout has mixed all tokens, and says little of its query.`,
+    `Other queries have nearly the same row (${percent(common)} in common): this rollout has mixed all tokens and says little about its query.`,
   ];
 }
 
-/** What speaks against the shares of an answer's log-odds. sizes: what speaks for each of its tokens, against it, and for it
+/** Notes on the shares of an answer's log-odds. sizes: what supports each of its tokens, counts against it, and supports it
  * at a first token that is left out; logs: their log-probabilities.
  *
  * @param {[number, number, number][]} sizes
@@ -144,13 +144,13 @@ export function evidenceNotes(sizes, logs, gap) {
     each = Math.exp(sum(logs) / logs.length);
   return [
     each < UNLIKELY &&
-      `The model would hardly give this answer (probability ${short(each)} a token): what speaks for it is all that is explained.`,
+      `The model is unlikely to give this answer (probability ${short(each)} per token): only what supports it is explained.`,
     speaksFor < OUTWEIGHED * against &&
-      `Far more speaks against the answer (${against.toFixed(1)} of log-odds) than for it (${speaksFor.toFixed(1)}): the shares are of that ${speaksFor.toFixed(1)}.`,
+      `Far more counts against the answer (${against.toFixed(1)} of log-odds) than supports it (${speaksFor.toFixed(1)}): the shares are shares of that ${speaksFor.toFixed(1)}.`,
     first > FIRST * (first + speaksFor) &&
-      `${percent(first / (first + speaksFor))} of all that speaks for the answer is on the first token, which is left out: the shares are of the rest.`,
+      `${percent(first / (first + speaksFor))} of the support for the answer is on the first token, which is left out: the shares are shares of the rest.`,
     gap > GAP &&
-      `The parts miss the log-odds by ${percent(gap)} of their sizes: a dtype with more digits adds up better.`,
+      `The parts miss the log-odds by ${percent(gap)} of their sizes: a dtype with more precision adds up better.`,
   ].filter((note) => typeof note === "string");
 }
 

@@ -3,10 +3,10 @@ import { download, pinnedLines, savingButtons } from "./keep.js";
 
 /** @import { State, View } from "./types" */
 
-/** The page as a file that opens with a view: the same script and style as this one, the document, and what is selected.
+/** Return this page as a file that opens with a view: the same script and style, the document, and the selection.
  *
  * @param {object} doc
- * @param {string} view as `State.text` gives it
+ * @param {string} view in the format of `State.text`
  * @param {string} [title]
  */
 export function pageFile(doc, view, title = document.title) {
@@ -30,21 +30,21 @@ export function pageFile(doc, view, title = document.title) {
   add(file.head, "meta", { name: "viewport", content: "width=device-width, initial-scale=1" });
   add(file.head, "style", {}, own("style"));
   add(file.body, "main", { id: "attnflow", "aria-busy": "true" }, "Reading the document …");
-  add(file.body, "noscript", {}, "This page computes what it shows, and needs JavaScript for that.");
-  // "<" cannot end the script element that holds it, whatever the tokens are; JSON reads it back
+  add(file.body, "noscript", {}, "This page needs JavaScript.");
+  // without "<" no token can end the script element; JSON reads the escape back
   const data = JSON.stringify({ ...doc, view }).replaceAll("<", "\\u003c");
   add(file.body, "script", { type: "application/json", id: "attnflow-document" }, data);
   add(file.body, "script", { type: "module" }, own("script[type=module]"));
   return `<!doctype html>\n${file.documentElement.outerHTML}\n`;
 }
 
-/** The document that stands in this file. */
+/** Return the document in this file. */
 export const ownDocument = () => JSON.parse(document.getElementById("attnflow-document")?.textContent ?? "{}");
 
-/** Whether this is the app, whose own document holds no text. */
+/** Return whether this is the app, whose own document contains no text. */
 const isApp = () => Boolean(document.querySelector("#attnflow.app"));
 
-/** Whether this page stands in a frame of a notebook, which has no address and prints nothing. */
+/** Return whether this page is in a notebook's frame, which has no address and cannot print. */
 const isFramed = () => location.protocol === "about:";
 
 /** The buttons `save` and `link` of a page's top bar.
@@ -53,11 +53,11 @@ const isFramed = () => location.protocol === "about:";
  * @param {State<any>} parts.state
  * @param {string} parts.name of the files, after "attnflow-"
  * @param {(text: string) => void} parts.announce
- * @param {() => object} [parts.source] the document; of a saved page, the one that stands in it
- * @param {() => string} [parts.title] of the file; its own, of a saved page
+ * @param {() => object} [parts.source] the document; by default the one in this file
+ * @param {() => string} [parts.title] of the file; by default this page's
  * @param {Record<string, () => void | Promise<void>>} [parts.works] other kinds of files
  * @param {() => View} [parts.view]
- * @param {string} [parts.text] whose view may be loaded here; nothing is loaded without one
+ * @param {string} [parts.text] whose views may be loaded here; without it, there is no menu entry to load one
  */
 export function keepControls({
   state,
@@ -91,7 +91,7 @@ export function keepControls({
   return [menu, linkButton(state, announce)];
 }
 
-/** What stands below a printed page: what it shows, and where.
+/** Add the footer of a printed page: pins, title and address.
  *
  * @param {HTMLElement} inside
  * @param {string} address
@@ -110,7 +110,7 @@ function foot(inside, address, view) {
   );
 }
 
-/** Copies the address of the view; where a browser does not allow that, shows it, selected.
+/** A button that copies the address of the view, or shows it if the browser does not allow copying.
  *
  * @param {State<any>} state
  * @param {(text: string) => void} announce
@@ -130,12 +130,12 @@ function linkButton(state, announce) {
     try {
       if (isFramed()) throw new Error("no address");
       await navigator.clipboard.writeText(address);
-      announce("the link is copied");
+      announce("link copied");
       node.textContent = "copied";
       setTimeout(() => (node.textContent = "link"), 1500);
     } catch {
       hint.textContent = isFramed()
-        ? "A page in a frame has no address. Save it, and put this behind the name of the file."
+        ? "This page is in a frame and has no address. Save it, and append this to the file name."
         : "Copy this address.";
       field.value = address;
       box.hidden = false;
@@ -177,22 +177,22 @@ function loader(state, text, announce) {
   return [el("label", { class: "load" }, "load a view …", file), said];
 }
 
-/** The view that a file holds: JSON, a figure, or a page.
+/** Return the view in a file: JSON, a figure, or a page.
  *
  * @param {string} content
- * @param {string} text that it must be of
+ * @param {string} text that the view must belong to
  */
 export function viewIn(content, text) {
   let held;
   try {
     held = JSON.parse(dataIn(content));
   } catch {
-    throw new Error("This file holds no view: choose JSON, SVG or a page that was saved here.");
+    throw new Error("This file contains no view: choose a JSON, SVG or HTML file that was saved here.");
   }
   const fragment = typeof held?.view === "string" ? held.view : held?.view?.fragment;
   if (typeof fragment !== "string")
-    throw new Error("This file holds no view: choose JSON, SVG or a page that was saved here.");
-  if (held.text !== text) throw new Error("This file is of another text: open it beside that text's page.");
+    throw new Error("This file contains no view: choose a JSON, SVG or HTML file that was saved here.");
+  if (held.text !== text) throw new Error("This view belongs to another text: load it on that text's page.");
   return fragment;
 }
 

@@ -1,17 +1,18 @@
-/** What is selected: one object that drives every panel and lives in the URL's fragment, so that a view can be shared.
+/** The selection: one object that drives every panel and is stored in the URL's fragment, so that a view can be shared.
  *
  * q query, l layer (L1 is 1), t token, u unit, s special tokens, f receptive field, v view, g what the graph's edges show,
  * m method of the map, h head as layer.head, k method of the heads, r what heads are ranked by, o order of the table, cs and ls
- * whether rows are stretched, a method of the first screen, x whether what stands apart is shaded there, d whether Details are
- * open, p pins (see pins.js), c the method beside that of the first screen, theme. An address may come from anywhere: what is not among the `allowed` values of a name does not count.
+ * whether rows are stretched, a method of the first screen, x whether usually unshaded tokens are shaded there, d whether
+ * Details are open, p pins (see pins.js), c the method compared with that of the first screen, theme. Values that are not
+ * `allowed` are ignored, because an address may come from anywhere.
  *
  * @import { State } from "./types"
  * @template {Record<string, string | number>} Values
  * @param {Values} defaults
  * @param {{ [name: string]: { includes(text: string): boolean } }} allowed
  * @param {string} prefix of the names in the address
- * @param {AbortSignal} signal ends it
- * @param {string} [opening] the view that a file was saved with, as `text` gives it
+ * @param {AbortSignal} signal stops listening
+ * @param {string} [opening] the view that a file was saved with, in the format of `text`
  * @returns {State<Values>}
  */
 export function makeState(defaults, allowed, prefix, signal, opening = "") {
@@ -67,11 +68,11 @@ export function makeState(defaults, allowed, prefix, signal, opening = "") {
       setTimeout(() => {
         waiting = false;
         write();
-      }, 120); // browsers slow down pages that write it at every key
+      }, 120); // browsers throttle pages that write the address at every key
     }
   }
 
-  // the event's own address: by now the selection before may have been written over it
+  // use the event's own address: the previous selection may already have overwritten the current one
   addEventListener("hashchange", (event) => set({ ...first, ...fromFragment(new URL(event.newURL).hash) }), {
     signal,
   });
@@ -85,7 +86,7 @@ export function makeState(defaults, allowed, prefix, signal, opening = "") {
   };
 }
 
-/** Whether something that depends on these names in the state is to be drawn again.
+/** Return whether a panel that depends on these names in the state must be redrawn.
  *
  * @param {import("./types").Changed} changed
  * @param {...string} names

@@ -3,13 +3,13 @@ import { button } from "./draw.js";
 
 /** @import { State } from "./types" */
 
-/** Which palette a page wears: the one chosen, else the system's; on paper the light one.
+/** Choose a page's palette: the selected one, or the system's; light on paper.
  *
  * @template {{ theme: string }} Values
  * @param {HTMLElement} root
  * @param {State<Values>} state
  * @param {AbortSignal} signal
- * @param {(printed: boolean) => void} changed is called where the palette may be another
+ * @param {(printed: boolean) => void} changed called when the palette may have changed
  */
 export function makeTheme(root, state, signal, changed) {
   const dark = matchMedia("(prefers-color-scheme: dark)");

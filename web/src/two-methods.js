@@ -6,7 +6,7 @@ import { touched } from "./state.js";
 
 /** @import { Changed, Page, PairSide, Panel } from "./types" */
 
-/** The method of the first screen beside another one, word by word: chosen next to it, shown below the text.
+/** Compare the method of the first screen with another one, word by word, below the text.
  *
  * @param {Page} page
  * @param {HTMLElement} lead the first screen
@@ -40,7 +40,7 @@ export function twoMethods(page, lead, prefix) {
     if (!touched(changed, "c", "a", "u", "q", "l", "f", "rows", "theme")) return;
     const [own, other] = chosen();
     pick.value = other;
-    pick.hidden = page.methods.length < 2 || Boolean(data.patches);
+    pick.hidden = page.methods.length < 2 || Boolean(data.patches || data.sound);
     for (const option of pick.options) option.disabled = Boolean(option.value) && option.value === own;
     node.hidden = !other || other === own || pick.hidden;
     if (node.hidden) return;

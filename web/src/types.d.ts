@@ -1,4 +1,4 @@
-// What the library writes into a page, and what the modules hand to each other.
+// The data that the library writes into a page, and the types that modules share.
 import type { PALETTES } from "./colour.js";
 import type { makeTip } from "./draw.js";
 import type { read } from "./data.js";
@@ -10,21 +10,21 @@ import type { truths } from "./answer-truth.js";
 export type Floats = Float64Array | Float32Array;
 export type Palette = typeof PALETTES.light;
 export type Tip = ReturnType<typeof makeTip>;
-/** What `el` and `svg` take between an element's tags; null, undefined and false are nothing. */
+/** A child for `el` and `svg`; null, undefined and false are skipped. */
 export type Child = Node | string | number | false | null | undefined | Child[];
 export type Attributes = Record<string, string | number | boolean | null | undefined | ((event: any) => unknown)>;
 /** A row of an exported table. */
 export type Cells = (string | number | boolean | null | undefined)[];
-/** Names in the state that have changed; null where everything is to be drawn. */
+/** Names in the state that have changed; null to redraw everything. */
 export type Changed = Set<string> | null;
 
 export interface State<Values> {
   get(): Values;
   set(changes: Partial<Values>): void;
   listen(listener: (changed: Set<string>) => void): void;
-  /** The address of the selection after the "#", with what else stands there. */
+  /** The address's fragment, with the selection and what else is in it. */
   fragment(): string;
-  /** The whole selection as text, to be kept in a file, and the selection of such a text. */
+  /** The whole selection as text for files, and the selection of a text. */
   text(): string;
   load(view: string): void;
 }
@@ -73,7 +73,7 @@ export interface Unit {
 }
 export interface Importance {
   name: string;
-  /** null where there was no time to compute it */
+  /** null if there was no time to compute it */
   values: (number | null)[];
   answer: { name: string } | null;
   settings: { by?: string; computed?: { count: number; of: number; seconds: number; first: string | null } };
@@ -81,7 +81,7 @@ export interface Importance {
   /** Shares of tokens that were left out of the values, by unit and token. */
   aside?: Record<string, Record<number, number>>;
 }
-/** What the answer loses without each sentence, from its first token to its last one; null where nobody looked. */
+/** What the answer loses without each sentence, from its first token to its last; null if not measured. */
 export interface Sentences {
   texts: string[];
   positions: [number, number][];
@@ -90,13 +90,36 @@ export interface Sentences {
   of: string;
   reliability: string[];
 }
-/** The strongest edges from tokens up to the answer: layer, query, key, what it carries, and its part of what lies below. */
+/** The strongest edges from tokens up to the answer: layer, query, key, what it carries, and its part of what is below. */
 export interface Origin {
   top: number[];
   carried: number;
   edges: [number, number, number, number, number][];
 }
-/** What is known of a row, as rowNotes reads it. bound: of flow, what leaves the query, and what enters each token. */
+/** A word of a transcript: the position that writes it, where it was heard, and its row over equal bins of the audio. */
+export interface SpokenWord {
+  word: string;
+  query: number;
+  start: number;
+  end: number;
+  share: number;
+  row: number[];
+}
+/** Audio: its duration, up to where positions represent it, the lowest and highest values of its waveform in equal parts,
+ * and the first and last second of each of the first positions. */
+export interface Sound {
+  duration: number;
+  end: number;
+  envelope: [number, number][];
+  spans: ([number, number] | null)[];
+  words: SpokenWord[];
+}
+/** What is shaded over audio. */
+export interface Heard {
+  title: string;
+  columns: { start: number; end: number; shade: number; share: number }[];
+}
+/** The labels of a row for rowNotes. bound: for flow, what leaves the query, and what enters each token. */
 export interface RowLabels {
   tokens: string[];
   special: boolean[];
@@ -115,12 +138,15 @@ export interface TextDocument {
   prediction: { kind: string; top: [string, number][] } | null;
   units: Record<string, Unit>;
   queries: string[] | null;
+  /** Of a sentence-embedding model: its embedding, a query after the text, and its weight on each token of a unit. */
+  pooled?: { name: string; weights: Record<string, number[]> } | null;
   firstQuery: number;
   causal: boolean;
   patches: [number, number] | null;
-  /** An image within a text: the positions that stand for its patches, row by row. */
+  /** An image within a text: the positions of its patches, row by row. */
   picture?: { rows: number; columns: number; places: number[] } | null;
   image: Packed | null;
+  sound?: Sound | null;
   residual: number;
   layers: number[];
   ends: number[];
@@ -137,14 +163,14 @@ export interface TextDocument {
   reliability: string[];
   leftOut: string[];
   state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean; field?: string };
-  /** The view that a page was saved with, from the page itself. */
+  /** The view that a page was saved with. */
   view?: string;
 }
 
 // The page of one text.
 
 export type Data = Awaited<ReturnType<typeof read>>;
-/** What is selected: see state.js for the letters. */
+/** The selection: see state.js for the letters. */
 export interface Selection {
   q: number;
   l: number;
@@ -168,7 +194,7 @@ export interface Selection {
   c: string;
   theme: string;
 }
-/** The selection, made fit for the document. */
+/** The selection, corrected to fit the document. */
 export interface Now {
   unit: string;
   tokens: string[];
@@ -190,11 +216,12 @@ export interface Method {
   title: string;
   short: string;
   what: string;
-  /** What it asks, in a sentence for people. */
+  /** What it measures, in a sentence for newcomers. */
   asks: string;
   importance: boolean;
 }
-/** What the first screen shows: by which method, over all inputs; which stand apart; shades from -1 to 1, NaN for none. */
+/** What the first screen shows: the method, its values over all inputs, which inputs are not shaded, and shades from -1 to
+ * 1, NaN for none. */
 export interface Lead {
   method: Method;
   values: Float64Array;
@@ -202,7 +229,7 @@ export interface Lead {
   shades: number[];
   shareOf(token: number): number;
 }
-/** A method with its values over the inputs shown; null where the page has none. */
+/** A method with its values over the inputs shown; null if the page has none. */
 export interface MethodRow extends Method {
   values: number[] | null;
   shares?: number[];
@@ -229,7 +256,7 @@ export interface Flow {
   cut: (Edge & { capacity: number })[];
   paths: (Path & { rollout: number })[];
 }
-/** What a page asks of `attnflow serve`. */
+/** Requests from a page to `attnflow serve`. */
 export interface Server {
   rows(question: { unit: string; query: number }): Promise<ServedRows>;
   paths(question: { unit: string; query: number; layer: number; token: number }): Promise<Flow>;
@@ -239,20 +266,20 @@ export interface ServedRows {
   query: number;
   methods: Record<string, Table<Packed> | null>;
 }
-/** A token that a reader has pinned, with a name and a group where it has them. */
+/** A pinned token, with an optional name and group. */
 export interface Pin {
   position: number;
   name: string;
   group: string;
 }
-/** The view as files keep it: see share.js. */
+/** The view as files store it: see share.js. */
 export interface View {
   fragment: string;
   selection?: Record<string, string | number>;
   pins?: (Pin & { token: string })[];
   groups?: { name: string; positions: number[] }[];
 }
-/** What exports are of. */
+/** The subject of exports. */
 export interface Exported {
   data: { text: unknown; model: unknown; prediction: unknown };
   announce(text: string): void;
@@ -280,7 +307,7 @@ export interface Page {
   soon(name: string, work: () => void): void;
   whyNot(name: string): Child[];
   whyNoHeads(): string;
-  /** Pins a token, or takes its pin away. */
+  /** Pins or unpins a token. */
   pin(i: number): void;
   view(): View;
 }
@@ -302,10 +329,10 @@ export interface PanelsPage {
   tip: Tip;
   follow(follower: () => void): void;
   colours(): Palette;
-  /** Ends with the page. */
+  /** Aborts when the page is closed. */
   signal: AbortSignal;
 }
-/** A mark of a chart, and the lines that it says when it is pointed at. */
+/** A mark of a chart, and the lines of its tooltip. */
 export interface Mark {
   node: SVGElement;
   lines: string[];
@@ -327,7 +354,7 @@ export interface GridSummary {
   samples: number;
   recommendation: string | null;
   recommended?: string | null;
-  /** The recommendation for a reader who knows no metric by name. */
+  /** The recommendation for a newcomer. */
   verdict?: { headline: string; reason: string; metric: string; methods: string[] } | null;
   methods: { name: string; kind: string; cost: number | null; [field: string]: any }[];
   metrics: { name: string; better: string }[];
@@ -338,7 +365,7 @@ export interface GridSummary {
   sanity: Record<string, Record<string, Interval>>;
   needed?: { texts: number; comparisons: number };
   ahead_of_all: { method: string; cost: number | null }[];
-  /** What each kind of edge weighs, in a sentence. */
+  /** What each kind of edge measures, in a sentence. */
   edges: Record<string, string>;
   provenance: Provenance;
 }
@@ -374,10 +401,10 @@ export interface CorpusSummary {
   query: string | null;
   receptive_field: string | null;
   edges: string | null;
-  /** Whether the texts are prompts, and what is explained are a language model's answers to them; or a part of each. */
+  /** Whether the texts are prompts whose answers are explained; span: or only a part of each answer. */
   answers: boolean;
   span: string | null;
-  /** What the scores are over: "token", "word", "sentence" or "paragraph". */
+  /** The unit of the scores: "token", "word", "sentence" or "paragraph". */
   unit: string;
   /** Methods without layers; those about the answer; those whose scores may be negative, or are divided by their sums. */
   lone: string[];
@@ -393,10 +420,10 @@ export interface CorpusSummary {
   lead: { method: string; layer: string };
   /** Words of all texts, by method: type, lift and count. */
   top: Record<string, [number, number, number][]>;
-  /** What the first token takes where it is a sink, and the position explained, by method. */
+  /** The shares of a first token that is a sink, and of the explained position, by method. */
   apart: { first: Record<string, number> | null; query: Record<string, number> | null };
   splits: CorpusSplit[];
-  /** Labels that make no split, and why. */
+  /** Columns that make no split, and why. */
   unsplit: { name: string; why: string }[];
   no_columns: string | null;
   /** Words in context: places among the texts, by list ("" or split.group) and type. */
@@ -458,7 +485,7 @@ export interface CorpusSplit {
 export interface CorpusGroup {
   value: string;
   texts: number;
-  /** Type, lift, what it is more than in all other texts, and count. */
+  /** Type, lift, how much it exceeds the lift in all other texts, and count. */
   received: Record<string, [number, number, number | null, number][]>;
 }
 export interface CorpusContext {
@@ -469,14 +496,14 @@ export interface CorpusContext {
   first: number;
   tokens: string[];
   special: boolean[];
-  /** Special ones, and those that take no part in the shading. */
+  /** Special tokens, and others that are not shaded. */
   apart: boolean[];
   joins: boolean[];
   parts: string[] | null;
   prediction: string | null;
   lifts: Record<string, (number | null)[]>;
 }
-/** A word of a list of the first screen. */
+/** A word in a list on the first screen. */
 export type GroupWord = Pick<TokenType, "type" | "text" | "others" | "count" | "punctuation" | "lift"> & {
   difference: number | null;
 };
@@ -501,7 +528,7 @@ export type CorpusPage = PanelsPage & { corpus: Corpus };
 
 /** A text and the numbers of its tokens. */
 export type Piece = [string, ...number[]];
-/** A matrix, or the largest entries of each row with their places; covered: the least part of a row's size that they have. */
+/** A matrix, or the largest entries of each row with their places; covered: the smallest part of a row's size they cover. */
 export interface Kept {
   values: Packed;
   places: Packed | null;
@@ -514,9 +541,9 @@ export interface KeptMatrix {
   visitRow(row: number, visit: (place: number, value: number) => void): void;
   at(row: number, place: number): number;
 }
-/** of: the unit of each token, -1 for none; null of tokens. rows, passed, faded: over
- * units and, last, what stands in none: signed parts and shares of each answer token, and fading of each of its spans.
- * opening: what the span that the page opens with came from, where the rows are not whole. */
+/** of: the unit of each token, -1 for none; null for tokens. rows, passed, faded: over units and, last, what is in none:
+ * signed parts and shares of each answer token, and fading of each of its spans. opening: the sources of the span that
+ * the page opens with, if the rows are not complete. */
 export interface AnswerUnitDocument {
   of: Packed | null;
   count: number;
@@ -540,10 +567,10 @@ export interface AnswerUnit {
 export interface AnswerDocument {
   format: string;
   version: number;
-  /** size: how many tokens. names: of tokens that are no piece of their own. marks: numbers of the tokens that a chat
+  /** size: how many tokens. names: of tokens that are not a piece of their own. marks: numbers of the tokens that a chat
    * template or the tokenizer wrote. */
   prompt: { pieces: Piece[]; size: number; names: Record<string, string>; marks: number[] };
-  /** words: the number of each token's word, null where it is in none. */
+  /** words: the number of each token's word, or null. */
   answer: {
     pieces: Piece[];
     tokens: string[];
@@ -552,10 +579,10 @@ export interface AnswerDocument {
     written: boolean;
   };
   evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number; gap: number };
-  /** Of each answer token: what speaks for it, against it, and for it at the first token. */
+  /** For each answer token: what supports it, what counts against it, and its support at the first token. */
   sizes: [number, number, number][];
-  /** Signed parts, and of whole rows: what speaks for a token in the prompt and in both texts, sums of parts of the prompt,
-   * of the answer and of the first token, shares of answer tokens, and of marks together. */
+  /** Signed parts, and for complete rows: the support of a token by the prompt and by both texts, sums of parts of the prompt,
+   * the answer and the first token, shares of answer tokens, and the share of all marks. */
   matrix: Kept & {
     totals: [number, number][];
     sums: [number, number, number][];
@@ -563,20 +590,22 @@ export interface AnswerDocument {
     marks: number[];
   };
   units: Record<string, AnswerUnitDocument>;
-  /** The parts of the answer, first and last token, that fading was computed for, and what most of them are. */
+  /** The parts of the answer (first and last token) that fading was computed for, and their kind. */
   fading: { spans: [number, number][]; by: string } | null;
   unit: string;
   span: [number, number];
   verified: { unit: string; count: number; falls: number[]; measured: number[] } | null;
   provenance: Provenance;
+  /** An image within the prompt. maps: [answer token, patch], shares of everything from the prompt; patches row by row. */
+  picture?: { rows: number; columns: number; maps: Packed; image: Packed | null } | null;
 }
-/** Some tokens of the answer: from the first to the last. */
+/** Consecutive tokens of the answer: the first and the last. */
 export interface Span {
   from: number;
   to: number;
 }
-/** What a span came from: shares of units and of what stands in none, and what is left on tokens of the answer. first: the
- * first token's share of all; marks, itself: those of chat marks and of the answer's own tokens, of the rest. */
+/** The sources of a span: shares of units and of what is in none, and what is left on answer tokens. first: the first token's
+ * share of everything. marks, itself: shares of chat marks and of the answer's own tokens, of the rest. */
 export interface Sources {
   method: string;
   units: Float64Array;
@@ -589,12 +618,12 @@ export interface Sources {
   atFirst: number;
 }
 export type AnswerData = Awaited<ReturnType<typeof readAnswer>>;
-/** What the page of an answer asks of `attnflow serve`. */
+/** Requests from the page of an answer to `attnflow serve`. */
 export interface AnswerServer {
-  /** Really leaves one unit of the prompt out: by how much log p of the span, its first and last token, then falls. */
+  /** Leaves one unit of the prompt out, and returns how much log p of the span falls. */
   leaveOut(question: { span: [number, number]; unit: string; number: number }): Promise<{ fall: number }>;
 }
-/** What happened when a source was left out: a fall of log p, once it is there, or why there is none. */
+/** The effect of leaving a source out: a fall of log p, once it is known, or an error. */
 export interface Truth {
   fall?: number;
   waiting?: boolean;
@@ -604,27 +633,27 @@ export interface AnswerPage extends PanelsPage {
   data: AnswerData;
   server: AnswerServer | null;
   truth: ReturnType<typeof truths>;
-  /** Lights up a unit of the prompt and what it feeds, or none; into: scrolls there. */
+  /** Highlights a unit of the prompt and what it contributes to, or nothing. into: scrolls to it. */
   point(unit: number, into?: boolean): void;
   /** Opens Details. */
   open(): void;
 }
-/** A page of an answer on a screen. update: the same answer, which has grown; what was chosen stays chosen. */
+/** The page of an answer. update: shows the same answer after it has grown; the selection stays. */
 export interface ShownAnswer {
   state: State<Choices>;
   update(doc: AnswerDocument): Promise<void>;
   close(): void;
 }
 
-// Two texts, models or methods beside each other.
+// Two texts, models or methods side by side.
 
-/** Positions of a word in the first and the second text; -1 where it is not there. */
+/** Positions of a word in the first and the second text, or -1. */
 export type Pair = [number, number];
 export interface PairSide {
   tokens: string[];
   special: boolean[];
   values: number[];
-  /** Tokens that take no part in the shading. */
+  /** Tokens that are not shaded. */
   apart: boolean[];
 }
 export interface PairColumn {
@@ -644,4 +673,21 @@ export interface PairDocument {
   pages: [TextDocument, TextDocument];
   alignments: Record<string, Pair[]>;
   view?: string;
+}
+
+/** One of two texts whose similarity is explained: its words, and what each contributes, by several methods. */
+export interface SimilarText {
+  text: string;
+  tokens: string[];
+  special: boolean[];
+  methods: { name: string; values: number[] }[];
+}
+
+export interface SimilarityDocument {
+  format: string;
+  version: number;
+  value: number;
+  measure: string;
+  model: Record<string, any>;
+  texts: [SimilarText, SimilarText];
 }

@@ -1,4 +1,4 @@
-import { el } from "./draw.js";
+import { button, el, plainToken } from "./draw.js";
 import { graphPanel } from "./graph.js";
 import { headsPanel } from "./heads.js";
 import { pathsPanel } from "./paths.js";
@@ -14,7 +14,7 @@ const VIEWS = {
 
 export const VIEW_NAMES = Object.keys(VIEWS);
 
-/** The views of the graph as tabs, each made when it is first looked at.
+/** The views of the graph as tabs, each built when first opened.
  *
  * @param {Page} page
  * @param {string} prefix
@@ -66,12 +66,25 @@ export function viewTabs(page, prefix) {
 
   /** @param {Changed} changed */
   function showView(changed) {
-    const name = state.get().v;
+    const name = state.get().v,
+      at = page.now();
     if (!page.data.levels.length) return;
+    if (page.data.isPool(at.unit, at.query)) {
+      viewBox.replaceChildren(
+        el(
+          "p",
+          { class: "hint" },
+          "The graph, flow paths and heads show one token's state. ",
+          button(`show ${plainToken(at.tokens[at.token])}`, () => state.set({ q: at.token }), { class: "quiet" }),
+        ),
+      );
+      return;
+    }
     const fresh = !opened[name];
     const view = (opened[name] ??= VIEWS[name].make(page));
-    if (viewBox.firstChild !== view.node) viewBox.replaceChildren(view.node);
-    view.update(fresh || changed?.has("v") ? null : changed);
+    const away = viewBox.firstChild !== view.node;
+    if (away) viewBox.replaceChildren(view.node);
+    view.update(fresh || away || changed?.has("v") ? null : changed);
   }
 
   const section = el("section", { class: "panel", "data-panel": "views" }, tabs, viewBox);

@@ -1,4 +1,4 @@
-"""The compiled maximum-flow solver, loaded when flow is first asked for."""
+"""The compiled maximum-flow solver, loaded when flow is first used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Native(Protocol):
-    """The names of the compiled module."""
+    """The interface of the compiled module."""
 
     @property
     def Graph(self) -> type[Graph]: ...
@@ -31,9 +31,9 @@ class Native(Protocol):
 
 
 def native() -> Native:
-    """The compiled module.
+    """Return the compiled module.
 
-    Everything but flow works without it, so that a source tree is usable where nothing can be compiled.
+    Everything but flow works without it, so a source tree is usable on machines without a compiler.
     """
     try:
         return cast(Native, importlib.import_module("attnflow._core._native"))
@@ -41,6 +41,6 @@ def native() -> Native:
         if e.name != "attnflow._core._native":
             raise
         raise ImportError(
-            "flow needs attnflow's compiled core, which is not in this installation. Install the package (pip install ., "
-            "with a C++17 compiler) instead of running from the source tree; rollout works without it"
+            "flow needs attnflow's compiled core, which this installation does not have. Install the package (pip install "
+            "., with a C++17 compiler) instead of running from the source tree; rollout works without it"
         ) from None

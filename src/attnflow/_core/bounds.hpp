@@ -1,4 +1,4 @@
-// Upper bounds of a flow: the narrowest cuts around the query's own column and around the token's.
+// Upper bounds of a flow: the narrowest cuts around the query's column and around the token's.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace attnflow {
 
 class Bounds {
 public:
-    // In a graph with zeros, `reach` must have been asked for the pair first.
+    // In a graph with zeros, `reach` must have been called for the pair first.
     Bounds(const Graph& graph, const Reach& reach);
     // The least cut with (layer, query) ... (m, query) on one side and the rest on the other, over all m.
     double around_query(int layer, int query, int token);
@@ -18,11 +18,11 @@ public:
     double around_token(int layer, int query, int token);
 
 private:
-    // What a node sends (or receives) beside its own column, and within it, by way of nodes on a path.
+    // What a node sends (or receives) outside its own column, and within it, through nodes on a path.
     struct Share {
         double beside, own;
     };
-    // `level` is where the node's edges lead; `beside` what it sends beside its column where no capacity is zero.
+    // `level` is where the node's edges lead; `beside` is what it sends outside its column if no capacity is zero.
     Share share(const double* edges, int level, int node, double beside);
 
     const Graph& graph_;

@@ -77,7 +77,7 @@ void Columns::send_directly() {
     }
 }
 
-// Paths that hop out of the source's column at layer k and into the sink's at layer m.
+// Paths that leave the source's column at layer k and enter the sink's at layer m.
 void Columns::match(int k, int m) {
     const double room = std::min(source_room(k), sink_room(m));
     if (room <= 0) return;
@@ -89,7 +89,7 @@ void Columns::match(int k, int m) {
     enter_sink(m, amount);
 }
 
-// The room above layer k shrinks by the amount, as all the edges there do; the room below may be limited by others.
+// The room above layer k shrinks by the amount, like all the edges there; the room below may be limited by others.
 void Columns::leave_source(int k, double amount) {
     for (int i = k; i < pair_.depth; ++i) {
         source_column_[i + 1] -= amount;
@@ -108,7 +108,7 @@ void Columns::enter_sink(int m, double amount) {
     for (int i = m + 1; i <= pair_.depth; ++i) sink_room_[i] = std::min(sink_room_[i - 1], sink_column_[i - 1]);
 }
 
-// A column is cut off when it is full at some layer, and so is everything that leaves it (or enters it) up to there.
+// A column is cut off if it is full at some layer, and so is everything that leaves it (or enters it) up to there.
 bool Columns::saturated() const {
     const int top = pair_.depth, n = static_cast<int>(budget_.size());
     const double least = pair_.negligible;

@@ -1,14 +1,14 @@
 // Step 1: vector operations along the columns of a square graph.
 //
 // A path goes down the source's column to layer k, hops to column j, goes straight down to layer m, and hops into the
-// sink's column, which it follows to the sink. Such paths are disjoint for different j, so that all j at once are one
-// vector operation for every pair of layers k > m: sum_j min(supply_k[j], demand_m[j]), where a column j that is passed
-// over several layers has a budget, the least of its capacities there.
+// sink's column, which it follows to the sink. Paths with different j are disjoint, so for every pair of layers k > m
+// all j are one vector operation: sum_j min(supply_k[j], demand_m[j]). A column j that is passed over several layers
+// has a budget, the least of its capacities there.
 //
 // A supply at layer k can only use demands m < k. High layers are therefore served first, by the highest demands below
-// them; the demands of the first layer, which every supply can use, are left to the lowest layers.
+// them. Every supply can use the demands of the first layer, so these are left to the lowest layers.
 //
-// What stays here after the step is what the edges at the two columns can still carry; steps 2 and 3 start from it.
+// After the step, this has what the edges at the two columns can still carry; steps 2 and 3 start from it.
 #pragma once
 
 #include <vector>
@@ -21,17 +21,17 @@ class Columns {
 public:
     Columns(const Graph& graph, const Pair& pair);
 
-    // Sends what goes along the columns; true when the flow then fills a cut around the source's or the sink's column.
+    // Sends along the columns; returns whether the flow then fills a cut around the source's or the sink's column.
     bool run();
     // Whether one of those two cuts is full.
     bool saturated() const;
-    // What was sent, by this step and by what others sent through `leave_source`.
+    // What was sent, by this step and by others through `leave_source`.
     double value() const { return value_; }
 
     // What can still come down the source's column to layer k, and go down the sink's column from layer m.
     double source_room(int k) const { return source_room_[k]; }
     double sink_room(int m) const { return sink_room_[m]; }
-    // Takes note that `amount` leaves the source's column at layer k, or enters the sink's at layer m.
+    // Records that `amount` leaves the source's column at layer k, or enters the sink's at layer m.
     void leave_source(int k, double amount);
     void enter_sink(int m, double amount);
 
@@ -43,8 +43,8 @@ public:
     const double* supply(int k) const { return supply_[k]; }
     const double* demand(int m) const { return demand_[m]; }
 
-    // What can still stay in the source's column at layer k, stay in the sink's, and go from the one to the other. For
-    // source = sink there is only the first.
+    // What can still stay in the source's column at layer k, stay in the sink's, and go from one to the other. For
+    // source = sink only the first is used.
     double source_column(int k) const { return source_column_[k]; }
     double sink_column(int k) const { return sink_column_[k]; }
     double direct(int k) const { return direct_[k]; }

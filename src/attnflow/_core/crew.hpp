@@ -14,14 +14,14 @@ class Crew {
 public:
     Crew(std::size_t units, std::size_t at_a_time) : units_(units), at_a_time_(at_a_time) {}
 
-    // The next units of work, [begin, end), for whoever asks; none are left when begin = end.
+    // The next units of work, [begin, end); none are left if begin = end.
     struct Share {
         std::size_t begin, end;
     };
     Share next();
-    // Runs `work` until no units are left: on up to `threads` threads, or here where that is the better way. Every
-    // thread calls it once, and it returns what its solvers counted. `interrupted` is asked now and then, on the
-    // calling thread; when it says yes, everything stops and false is returned. What `work` throws is thrown here.
+    // Runs `work` until no units are left: on up to `threads` threads, or on this thread if that is faster. Every
+    // thread calls it once, and it returns what its solvers counted. `interrupted` is polled on the calling thread; if
+    // it returns true, everything stops and false is returned. What `work` throws is thrown here.
     bool run(int threads, bool here, const std::function<Counters()>& work, const std::function<bool()>& interrupted);
 
     std::atomic<bool> cancelled{false};
@@ -38,7 +38,7 @@ private:
     std::exception_ptr failure_;
 };
 
-// Whether so much work is a few milliseconds: it is then done without the cost of a thread and of waiting for it.
+// Whether this work takes only a few milliseconds: it is then done without the cost of starting threads.
 inline bool is_little(std::size_t pairs_times_edges, int threads) {
     return pairs_times_edges < (threads <= 1 ? 2000000u : 200000u);
 }

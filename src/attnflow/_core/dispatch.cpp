@@ -17,7 +17,7 @@ extern const Kernels table;
 }
 #endif
 
-// The best that this machine has, or a lesser one if ATTNFLOW_KERNELS names it (the tests compare their results).
+// The best instruction set of this machine, or a lesser one named by ATTNFLOW_KERNELS (the tests compare the results).
 static const Kernels& choose() {
     const char* named = std::getenv("ATTNFLOW_KERNELS");
     const auto allowed = [&](const Kernels& table) { return !named || std::strcmp(named, table.name) == 0; };

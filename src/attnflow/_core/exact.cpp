@@ -76,7 +76,7 @@ private:
     double residual_down(int k, int i, int j) const { return g_.cap.row(k, i)[j] - f_.row(k, i)[j]; }
 
     // Distances to the sink along edges with capacity left, breadth first from the sink. False once the source is cut
-    // off. All of the reachable set is labelled then, because it is the certificate.
+    // off. The whole reachable set is labelled then, because it is the certificate.
     bool label() {
         for (auto& level : distance_) std::fill(level.begin(), level.end(), -1);
         for (auto& level : next_) std::fill(level.begin(), level.end(), 0);
@@ -100,12 +100,12 @@ private:
     }
 
     void enqueue(int k, int i, int d) {
-        if (k == top_ && i != query_) return;  // nothing enters the top level: only the source matters there
+        if (k == top_ && i != query_) return;  // nothing enters the top level, so only the source matters there
         distance_[k][i] = d;
         queue_.push_back(Step{k, i});
     }
 
-    // Depth first from the source, always one step nearer to the sink; `next_` remembers how far each node was tried.
+    // Depth first from the source, always one step nearer to the sink; `next_` stores how far each node was tried.
     double blocking_flow() {
         double total = 0;
         path_.assign(1, Step{top_, query_});
@@ -145,7 +145,7 @@ private:
         return false;
     }
 
-    // Sends as much as the path takes and cuts the path back to the first edge that this fills.
+    // Sends as much as the path can take, and cuts the path back to the first edge that this fills.
     double augment() {
         double least = kInfinity;
         for (std::size_t s = 1; s < path_.size(); ++s) least = std::min(least, room(path_[s - 1], path_[s]));

@@ -27,7 +27,7 @@ std::size_t Graph::edges() const {
     return count;
 }
 
-// In tiles, so that what is read and what is written both stay in cache.
+// In tiles, so that both the source and the destination stay in cache.
 void Graph::transpose(int k) {
     constexpr int kTile = 16;
     const int rows = width[k], cols = width[k - 1];

@@ -1,4 +1,4 @@
-// A layered graph in memory. Node (k, i) is position i at level k, level 0 is the input; layer k (1..depth) joins level
+// A layered graph in memory. Node (k, i) is position i at level k; level 0 is the input. Layer k (1..depth) joins level
 // k to level k-1, and capacity(k)[i][j] belongs to the edge (k, i) -> (k-1, j). Rows are padded with zeros.
 #pragma once
 

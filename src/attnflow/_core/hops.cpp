@@ -27,7 +27,7 @@ bool Hops::run() {
     return columns_.saturated();
 }
 
-// Sends up to `amount`, which left the source's column for column h at layer k; returns what was sent.
+// Sends up to `amount`, which left the source's column for column h at layer k; returns the amount sent.
 double Hops::send_supply(int k, int h, double amount, bool sink_column_open) {
     double left = amount;
     const auto less = [&](double sent) { left = sent < left ? left - sent : 0; };
@@ -50,7 +50,7 @@ double Hops::send(int k, int m, int h, int to, double amount) {
     return sent;
 }
 
-// Sends up to `amount` from (m, h) to columns with demand at layer `to`, from the left; returns what was sent.
+// Sends up to `amount` from (m, h) to columns with demand at layer `to`, from the left; returns the amount sent.
 double Hops::hop(int m, int h, int to, double amount) {
     const bool straight_after = m > to + 1;
     const Word* out = pair_.open(m, h);

@@ -1,5 +1,5 @@
-// Step 2: what step 1 left at the source's side makes one hop more. From column h it goes, at some layer m, to a column
-// that still has demand, at the layer right below or at the first.
+// Step 2: supply that step 1 left makes one more hop. From column h it goes, at some layer m, to a column that still
+// has demand, at the layer right below or at the first.
 #pragma once
 
 #include "columns.hpp"
@@ -10,7 +10,7 @@ namespace attnflow {
 class Hops {
 public:
     Hops(const Graph& graph, const Pair& pair, Columns& columns, Residual& residual);
-    // Sends what one hop more can; true when the flow then fills a cut around the source's or the sink's column.
+    // Sends by one more hop; returns whether the flow then fills a cut around the source's or the sink's column.
     bool run();
 
 private:

@@ -11,11 +11,11 @@ inline int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
 struct Kernels {
     const char* name;
-    // Moves min(s, d) from both, element by element from the left, until `limit` is reached; returns what was moved.
+    // Moves min(s, d) from both, element by element from the left, until `limit` is reached; returns the amount moved.
     double (*take)(double* s, double* d, int n, double limit);
     // The same through a third vector of budgets.
     double (*take_via)(double* s, double* d, double* b, int n, double limit);
-    // The largest element (0 for none: all our vectors are non-negative).
+    // The largest element (0 if there is none: all our vectors are non-negative).
     double (*largest)(const double* a, int n);
     // sum_j min(a[j], b[j])
     double (*sum_min)(const double* a, const double* b, int n);

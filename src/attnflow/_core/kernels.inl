@@ -1,4 +1,4 @@
-// Included by kernels_*.cpp, inside a namespace of its own. No standard-library templates in here: the linker may keep
+// Included by kernels_*.cpp, each in its own namespace. Do not use standard-library templates here: the linker may keep
 // any one copy of an inline function, and a copy compiled for AVX-512 must not end up in the portable code.
 namespace {
 
@@ -83,7 +83,7 @@ double sum_where(const double* a, const std::uint64_t* set, int n) {
     return lanes_sum(lane);
 }
 
-// Eight comparisons as eight bits; compilers do not find these instructions by themselves.
+// Eight comparisons as eight bits; compilers do not generate these instructions on their own.
 inline std::uint64_t eight_above(const double* a, double least) {
 #if defined(__AVX512F__)
     return _mm512_cmp_pd_mask(_mm512_loadu_pd(a), _mm512_set1_pd(least), _CMP_GT_OQ);

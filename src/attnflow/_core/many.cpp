@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kPairsAtATime = 16;
 
-// `name`, unless null, says what a query is called in the graph.
+// `name`, unless null, maps a query to its name in the graph.
 bool solve_all(const Graph& graph, const std::vector<std::vector<int>>* name, const std::vector<int>& layers,
                const std::vector<int>& queries, const std::vector<int>& tokens, int threads, double* out,
                Counters& counters, const std::function<bool()>& interrupted) {

@@ -76,7 +76,7 @@ void Network::enter_hops() {
     }
 }
 
-// What step 1 sent straight down a column it counted only as a sum; conservation gives it, level by level from the top.
+// Step 1 counts what it sends straight down a column only as a sum; conservation gives it, level by level from the top.
 void Network::find_straight_flows() {
     const int top = pair_.depth, n = pair_.width(0);
     for (int k = top; k >= 2; --k) {
@@ -174,7 +174,7 @@ void Network::end() {
         std::fill_n(feeders(k, 0), static_cast<std::ptrdiff_t>(pair_.width(k - 1)) * pair_.words(k), Word{0});
 }
 
-// A column is cut off when it is full at some layer, and so is everything that leaves it (or enters it) up to there.
+// A column is cut off if it is full at some layer, and so is everything that leaves it (or enters it) up to there.
 bool Network::saturated() const { return source_cut_off() || sink_cut_off(); }
 
 bool Network::source_cut_off() const {

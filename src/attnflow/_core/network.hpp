@@ -1,8 +1,8 @@
 // The residual network of step 3: what every edge can still carry after steps 1 and 2, and which edges those are.
 //
 // The edges that leave the source's column are in `from_source`, those of the first layer that enter the sink are in
-// `into_sink`, and all others are in the rows of `Residual`. A row there is made ready when the search first looks at
-// it: only then are the edges that step 1 keeps in vectors of its own written into it.
+// `into_sink`, and all others are in the rows of `Residual`. A row there is prepared when the search first looks at it:
+// only then are the edges that step 1 keeps in separate vectors written into it.
 #pragma once
 
 #include <vector>
@@ -16,9 +16,9 @@ class Network {
 public:
     Network(const Graph& graph, const Pair& pair, const Columns& columns, Residual& residual);
 
-    void begin();  // from what the steps before left
+    void begin();  // from what the earlier steps left
     void end();    // restores everything
-    // Whether no node has feeders, as at first. For assertions.
+    // Whether no node has feeders, as in the beginning. For assertions.
     bool is_restored() const { return !feeders_known_ && upright_.feeders.all_empty() && flipped_.feeders.all_empty(); }
 
     // What the edges that leave (k, i) can carry, 1 < k; at the top level i must be the source.
@@ -32,14 +32,14 @@ public:
     // The nodes that (k, i) can still send to, and those of the first level that can still send to the sink.
     Word* open(int k, int i) const { return layers_[k].open + static_cast<std::ptrdiff_t>(i) * layers_[k].words_below; }
     Word* open_to_sink() { return open_to_sink_.data(); }
-    // The nodes of level k that send to (k-1, j). Known after `find_feeders`, which the phases that may take flow back
+    // The nodes of level k that send to (k-1, j). Valid after `find_feeders`, which phases that may take flow back
     // need; 1 < k < depth.
     Word* feeders(int k, int j) const {
         return layers_[k].feeders + static_cast<std::ptrdiff_t>(j) * layers_[k].words_above;
     }
     void find_feeders();
 
-    // Puts `amount` on an edge, whose place is `left`, or takes it back from there.
+    // Puts `amount` on the edge stored at `left`, or takes it back.
     void send(double& left, int k, int i, int j, double amount) {
         if (in_residual(k, i)) residual_.send(left, k, i, j, amount);
         else left -= amount;

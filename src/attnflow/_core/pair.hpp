@@ -1,12 +1,10 @@
 // The view of one pair: the part of the graph that a pair can use, with the source at the top level and the sink at
 // level 0. The view hides three things from the steps that solve the pair:
-//   flipped   The pair is turned upside down where the token's side limits the flow, so that the source is always on
-//   the
-//             side that does. Layers, rows and columns then come from the transposed graph.
-//   bounded   No edge can carry more than the best bound known, so wider ones count as that wide. This keeps small
-//   flows
-//             from drowning in the rounding of large capacities.
-//   narrowed  Where capacities are zero (causal attention), nodes that lie on no path from source to sink are left out.
+//   flipped   If the token's side limits the flow, the pair is turned upside down, so that the source is always on the
+//             limiting side. Layers, rows and columns then come from the transposed graph.
+//   bounded   No edge can carry more than the best known bound, so wider ones count as that wide. Otherwise small flows
+//             would be lost in the rounding of large capacities.
+//   narrowed  If capacities are zero (causal attention), nodes on no path from source to sink are left out.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +19,7 @@ class Pair {
 public:
     Pair(const Graph& graph, const Reach& reach) : graph_(graph), reach_(reach), layers_(graph.depth + 1) {}
 
-    // From now on the view is of this pair. In a graph with zeros, `reach` must have been asked for it.
+    // Makes this the view of another pair. In a graph with zeros, `reach` must have been called for it.
     void look(int layer, int query, int token, bool upside_down, double upper_bound);
 
     int depth = 0, source = 0, sink = 0;
@@ -31,7 +29,7 @@ public:
 
     bool square() const { return graph_.square; }
     bool narrowed() const { return graph_.square && !graph_.full; }
-    bool has_wider_edges() const { return graph_.widest > bound; }  // than the bound
+    bool has_wider_edges() const { return graph_.widest > bound; }  // wider than the bound
 
     int layer_of_graph(int k) const { return flipped ? depth + 1 - k : k; }
     int width(int level) const { return graph_.width[flipped ? depth - level : level]; }

@@ -5,10 +5,11 @@
 namespace attnflow {
 
 Reach::Reach(const Graph& graph) : graph_(graph) {
-    if (graph.full || graph.depth < 3) return;  // nobody asks
+    if (graph.full || graph.depth < 3) return;  // not needed
     const int words = words_for(*std::max_element(graph.width.begin(), graph.width.end()));
     const std::size_t levels = graph.width.size();
-    // For all tokens, unless one level is so much wider than the others that this would outgrow the graph.
+    // For all tokens, unless one level is so much wider than the others that this would need more memory than the
+    // graph.
     const std::size_t all = levels * words * graph.width[0];
     known_token_.assign(all <= graph.edges() / 8 ? graph.width[0] : 1, -1);
     reached_ = Sets(levels, words);

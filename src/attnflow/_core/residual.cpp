@@ -6,8 +6,8 @@ namespace attnflow {
 
 namespace {
 
-// The edges of the first layer that a pair can use all enter the sink, and those of the last leave the source: step 3
-// keeps them in two vectors of its own.
+// All usable edges of the first layer enter the sink, and those of the last leave the source: step 3 keeps them in two
+// separate vectors.
 Matrices inner_layers(const Matrices& of, int depth) {
     std::vector<int> rows(depth, 0), cols(depth);
     for (int k = 1; k <= depth; ++k) {

@@ -1,4 +1,4 @@
-// Rows of equal length in one block of memory, all zero at first.
+// Rows of equal length in one block of memory, initially zero.
 #pragma once
 
 #include <algorithm>

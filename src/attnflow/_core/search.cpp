@@ -36,7 +36,7 @@ Search::Result Search::dinic(const std::atomic<bool>& cancelled) {
     bool back = false;
     while (!cancelled) {
         if (!back && !label<kOneWord>(false)) {
-            back = true;  // distances only grow: no path that only goes down will come again
+            back = true;  // distances only grow: no later path goes only down
             network_.find_feeders();
         }
         if (back && !label<kOneWord>(true)) {
@@ -72,8 +72,8 @@ void Search::begin_labels() {
     }
 }
 
-// Distances to the sink, wave by wave; false when the source is not among those that reach it. A node leaves the set of
-// the waiting at the first edge into the last wave, so in a dense graph this takes a few operations a node.
+// Distances to the sink, wave by wave; false if the source cannot reach the sink. A node leaves the waiting set at its
+// first edge into the last wave, so in a dense graph this takes a few operations per node.
 template <bool kOneWord>
 bool Search::label(bool back) {
     const int top = pair_.depth;
@@ -101,7 +101,7 @@ void Search::more_slots() {
     slots_ *= 2;
 }
 
-// Labels the nodes of a level that can send to the wave under them, or take back from the wave over them; false when
+// Labels the nodes of a level that can send to the wave below them, or take back from the wave above them; false if
 // there are none.
 template <bool kOneWord>
 bool Search::label_level(int level, int slot, bool back) {
@@ -143,7 +143,7 @@ bool Search::label_level(int level, int slot, bool back) {
     return any;
 }
 
-// Depth first from the source, one step nearer to the sink each time; returns what was sent.
+// Depth first from the source, one step nearer to the sink each time; returns the amount sent.
 template <bool kOneWord>
 double Search::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
     const int top = pair_.depth;
@@ -181,7 +181,7 @@ double Search::blocking_flow(bool back, const std::atomic<bool>& cancelled) {
     return total;
 }
 
-// Goes on to a node below, its own column first: the edges there are the wide ones, so fewer of them are needed.
+// Continues to a node below, its own column first: the edges there are wide, so fewer of them are needed.
 template <bool kOneWord>
 bool Search::step_down(Frame* at) {
     const int k = at->level, i = at->node;
@@ -213,7 +213,7 @@ void Search::finish(Frame* at) {
     }
 }
 
-// Goes on to a node above that sends here, to take some of that back.
+// Continues to a node above that sends here, to take some of that back.
 template <bool kOneWord>
 bool Search::step_up(Frame* at) {
     const int k = at->level, i = at->node;
@@ -226,11 +226,11 @@ bool Search::step_up(Frame* at) {
         const double flow = pair_.capacity(k + 1, u, i) - edge, want = std::min(at->left, flow);
         at[1] = Frame{want, want, &edge, above, k + 1, u, at->slot - 1};
         if (flow > 0) return true;
-        drop(network_.feeders(k + 1, i), u);  // less than the capacity's last digit: nothing to take back
+        drop(network_.feeders(k + 1, i), u);  // below the last digit of the capacity: nothing to take back
     }
 }
 
-// The capacity of the cut between the nodes without a distance and the others, nodes on no path left out.
+// The capacity of the cut between the nodes without a distance and the others, without nodes on no path.
 double Search::labelled_cut() {
     const int top = pair_.depth;
     double cut = 0;

@@ -1,10 +1,10 @@
 // Step 3: Dinic's algorithm in the network that steps 1 and 2 leave.
 //
 // A phase labels nodes by their distance to the sink and then sends, depth first and one step nearer each time, until
-// the sink is cut off at that distance. Open edges and labelled nodes are sets of bits, so that the next useful edge is
-// an `and` of two words. Paths that only go down are as short as paths can be, so edges that would take flow back are
-// not looked at before there are none of those left, which is rare. At the end the nodes without a label are the
-// source's side of a cut that the flow fills.
+// the sink is cut off at that distance. Open edges and labelled nodes are bit sets, so the next useful edge is an `and`
+// of two words. Paths that only go down are the shortest paths, so edges that would take flow back are considered only
+// when there are none of those left, which is rare. At the end the nodes without a label are the source's side of a cut
+// that the flow fills.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@ public:
     Result run(const std::atomic<bool>& cancelled);
 
 private:
-    // A node on the path that the search is on: asked to pass on `want`, of which `left` is not passed on yet. `via` is
-    // what the edge that led here can carry, `here` the nodes of this level at this distance.
+    // A node on the current path: it should pass on `want`, of which `left` is not passed on yet. `via` is what the
+    // edge that led here can carry, `here` the nodes of this level at this distance.
     struct Frame {
         double want, left;
         double* via;
@@ -36,7 +36,7 @@ private:
         int level, node, slot;
     };
 
-    // kOneWord: no level has more than 64 nodes, so that every set is one word.
+    // kOneWord: no level has more than 64 nodes, so every set is one word.
     template <bool kOneWord>
     Result dinic(const std::atomic<bool>& cancelled);
     template <bool kOneWord>

@@ -38,8 +38,8 @@ double Solver::solve(int layer, int query, int token, const std::atomic<bool>& c
 
 bool Solver::Flow::proven() const { return std::isfinite(cut) && std::abs(cut - value) <= 1e-12 * cut; }
 
-// Any cut bounds the flow. Where the one found is far below the bound in use, residuals were too coarse for it: once
-// more, with that one as the bound.
+// Any cut bounds the flow. If the cut found is far below the bound in use, residuals were too coarse: solve again with
+// that cut as the bound.
 Solver::Flow Solver::narrow(int layer, int query, int token, const std::atomic<bool>& cancelled) {
     const double above = bounds_.around_query(layer, query, token), below = bounds_.around_token(layer, query, token);
     Flow flow{0, std::min(above, below)};

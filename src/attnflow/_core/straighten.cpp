@@ -11,8 +11,8 @@ double widest_edge(const Graph& graph, int k, int i) {
     return kernels().largest(graph.cap.row(k, i), padded(graph.width[k - 1]));
 }
 
-// Gives every node of level k the name of the node below that its widest edge leads to; the nodes with the widest edges
-// choose first, and who comes later chooses among the names left.
+// Gives every node of level k the name of the node below that its widest edge leads to. The nodes with the widest edges
+// choose first; later ones choose among the names left.
 std::vector<int> choose_names(const Graph& graph, int k, const std::vector<int>& names_below) {
     const int n = graph.width[k];
     std::vector<double> widest(n);

@@ -1,6 +1,6 @@
-// Columns for graphs that have none of their own. Steps 1 and 2 live on wide edges that stay in their column, as a
-// residual connection gives them. Where there is none, the nodes of every level can be named anew so that wide edges
-// do: a flow does not depend on what its nodes are called.
+// Columns for graphs without a residual connection. Steps 1 and 2 rely on wide edges that stay in their column, which a
+// residual connection provides. Without one, the nodes of every level can be renamed so that wide edges stay in their
+// column: a flow does not depend on the names of its nodes.
 #pragma once
 
 #include <vector>
@@ -11,11 +11,11 @@ namespace attnflow {
 
 struct Straightened {
     Graph graph;
-    std::vector<std::vector<int>> name;  // name[level][node]: what the node is called in `graph`; at level 0 as before
+    std::vector<std::vector<int>> name;  // name[level][node]: the name of the node in `graph`; unchanged at level 0
 };
 
-// Whether the edges that stay in their column are narrow beside the widest ones. Graphs where a quarter of the
-// capacities are zero are left as they are: causal ones become slower (docs/speed.md).
+// Whether the edges that stay in their column are narrow compared with the widest ones. Graphs with a quarter of zero
+// capacities are left as they are: causal ones would become slower (docs/speed.md).
 bool has_narrow_columns(const Graph& graph);
 
 Straightened straighten(const Graph& graph);

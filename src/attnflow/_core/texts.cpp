@@ -13,8 +13,8 @@ namespace attnflow {
 
 namespace {
 
-constexpr std::size_t kWhole = 256;  // a text of so many pairs is not divided
-constexpr std::size_t kPart = 64;
+constexpr std::size_t kWhole = 256;  // a text with at most this many pairs is not divided
+constexpr std::size_t kPart = 16;
 
 template <class Number>
 void copy_block(const void* data, std::size_t text, int width, int n, double* to) {
@@ -22,7 +22,7 @@ void copy_block(const void* data, std::size_t text, int width, int n, double* to
     for (int i = 0; i < n; ++i, from += width) to = std::copy_n(from, n, to);
 }
 
-// The graph of one text while threads work on it: whoever comes first makes it, and the last one to leave frees it.
+// The graph of one text while threads work on it: the first one builds it, and the last one to leave frees it.
 class Shared {
 public:
     void make(const Texts& texts, std::size_t text) {
@@ -81,10 +81,10 @@ bool flows_of_texts(const Texts& texts, const TextPair* pairs, std::size_t count
     Crew crew(parts.size(), 1);
     const auto work = [&] {
         Counters counts;
-        std::shared_ptr<Shared> shared;  // of the text that the solver is for
+        std::shared_ptr<Shared> shared;  // the text of the solver
         std::unique_ptr<Solver> solver;
         for (auto share = crew.next(); share.begin < share.end && !crew.cancelled; share = crew.next()) {
-            Part& part = parts[share.begin];
+            Part& part = parts[parts.size() - 1 - share.begin];  // deep pairs come last and take longest
             if (part.shared != shared) {
                 if (solver) counts += solver->counters;
                 solver.reset();

@@ -12,7 +12,7 @@ namespace attnflow {
 
 class Texts {
 public:
-    // One layer of all texts, in the precision that the model gave it.
+    // One layer of all texts, in the model's precision.
     struct Layer {
         const void* data;
         bool single;
@@ -23,7 +23,7 @@ public:
     std::size_t count() const { return count_; }
     int depth() const { return static_cast<int>(layers_.size()); }
     int length(std::size_t text) const { return lengths_[text]; }
-    // The graph of a text, without what lies beyond its length. Throws where a capacity is negative or NaN.
+    // The graph of a text, without entries beyond its length. Throws if a capacity is negative or NaN.
     Graph graph(std::size_t text) const;
 
 private:
@@ -37,8 +37,8 @@ struct TextPair {
     std::int32_t text, layer, query, token;
 };
 
-// out[p] = maximum flow of pairs[p], which are sorted by text; else as many_flows. Threads take whole texts, and parts
-// of those that have many pairs.
+// out[p] = maximum flow of pairs[p], which are sorted by text; otherwise like many_flows. Threads take whole texts, and
+// parts of texts with many pairs.
 bool flows_of_texts(const Texts& texts, const TextPair* pairs, std::size_t count, int threads, double* out,
                     Counters& counters, const std::function<bool()>& interrupted);
 

@@ -1,1 +1,1 @@
-"""What attention did in a forward pass, checked against the model without hooks."""
+"""Capture of attention in a forward pass, checked against the model without hooks."""

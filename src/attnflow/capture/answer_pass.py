@@ -1,13 +1,14 @@
-"""The answer of a language model after its prompt, as one frozen pass: what each of its tokens was read from.
+"""One frozen pass over a language model's answer: which tokens each answer token was read from.
 
-Token k of the answer is decided at the position before it. A decoder looks back only, so the pass runs over the answer's
-tokens alone, on top of the prompt's keys and values; an encoder-decoder runs its decoder on what its encoder gave.
+Token k of the answer is decided at the position before it. A decoder looks back only, so the pass runs over the
+answer's tokens alone, on top of the prompt's keys and values. An encoder-decoder runs its decoder on the states of its
+encoder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from attnflow.capture import check
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import decoder_start
-from attnflow.capture.frozen import FrozenPass, run_frozen
+from attnflow.capture.frozen import Below, FrozenPass, run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost, Snapshot, reading_cache, stored_layers
@@ -34,23 +35,25 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 ROWS = 64
-"""So many rows of logits are taken in single precision at a time: a vocabulary is large."""
+"""Rows of logits that are converted to single precision at a time, because a vocabulary is large."""
 
 PROBE_TOKENS = 32
-"""The self-check takes a dozen passes: on a decoder's first answer it runs on so many tokens, to be over soon."""
+"""Tokens for the self-check on a decoder's first answer. Few, because the self-check takes a dozen passes."""
 
 SHORT = 12
-"""Tokens of the text that shows whether a model reads a cache."""
+"""Length of the text that tests whether a model can read a cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """How the log-odds of answer tokens split: ``Σ log_odds = Σ prompt + Σ answer + rest``, signed.
+    """The log-odds of answer tokens split into signed parts: ``Σ log_odds = Σ prompt + Σ answer + rest``.
 
-    log_odds: [answer token]. prompt, answer: [answer token, token of the prompt or the answer], what comes from there, in
-    the precision in which it was added up: those of a long prompt are large.
-    rest: what biases, the score's own constant and the decoder's start hold, over all rows. gap: how far the parts are
-    from the whole. layers: [layer, answer token, token of the prompt, then of the answer], where asked for.
+    log_odds: [answer token].
+    prompt, answer: [answer token, token of the prompt or the answer], the part that comes from each token, in the
+        precision of the sum, because those of a long prompt are large.
+    rest: the part of biases, of the score's own constant and of the decoder's start, summed over all rows.
+    gap: the difference between the sum of the parts and the whole.
+    layers: [layer, answer token, token of the prompt, then of the answer], if requested.
     """
 
     log_odds: Floats
@@ -61,7 +64,7 @@ class Parts:
     layers: Floats | None = None
 
     def followed_by(self, later: Parts) -> Parts:
-        """These rows, and those of the tokens that came after, whose prompt was prompt and answer up to there."""
+        """Append the rows of later tokens, whose prompt was this prompt and answer."""
         count, length = self.prompt.shape
         read = np.concatenate([later.prompt[:, length:], later.answer], 1)
         return Parts(
@@ -75,9 +78,14 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class AnswerPass:
-    """One pass over an answer. rows: where in the pass its tokens are decided. length: tokens of the prompt.
+    """One pass over an answer.
 
-    written: the answer, with what this pass knew of its prompt: another pass need not read it again.
+    rows: the positions in the pass that decide its tokens.
+    length: the number of prompt tokens.
+    written: the answer, with what this pass computed for its prompt, so that another pass need not read the prompt
+        again.
+    causal: whether the prompt looks back only.
+    beside: the model's inputs other than the tokens of prompt and answer, for an image.
     """
 
     frozen: FrozenPass
@@ -86,25 +94,27 @@ class AnswerPass:
     length: int
     two_stacks: bool
     written: Written
+    causal: bool = True
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def logits(self) -> Tensor:
-        """[answer token, vocabulary]."""
+        """The logits of the answer's tokens: [answer token, vocabulary]."""
         return self.frozen.logits[0, self.rows]
 
     @cached_property
     def log_probabilities(self) -> Floats:
-        """[answer token]."""
+        """The log-probabilities of the answer's tokens: [answer token]."""
         return log_probabilities(self.logits.detach(), self.ids)
 
     def parts(self, every: bool = False) -> Parts:
-        """The parts of the log-odds of each token: what the position that decides it reads, and from where.
+        """Split the log-odds of each answer token by what its deciding position reads, and from where.
 
-        every: also what it reads at each layer.
+        every: also return what the position reads at each layer.
         """
         evidence = self.frozen.evidence(log_odds_of_rows(self.rows, self.ids), local=True, every=every, rows=self.rows)
         assert evidence.scored is not None
-        # what a position reads from itself stays there: what it holds at the bottom is what ends there
+        # What a position reads from itself stays there, so its own part is what remains at the bottom.
         own = evidence.own[self.rows].cpu()
         prompt, answer, start = self._columns(evidence.read, own, evidence.crossed)
         layers = None
@@ -120,34 +130,39 @@ class AnswerPass:
         odds: Floats = evidence.scored.double().cpu().numpy()
         return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
 
-    def fading(self, tokens: Sequence[int]) -> Floats:
-        """How fast log p of these answer tokens falls as attention to each prompt token fades: [prompt token], signed.
+    def below(self, tokens: Sequence[int]) -> Below:
+        """Split the log-odds of these answer tokens over the inputs of the text and of its vision tower."""
+        weights = [float(i in tokens) for i in range(len(self.ids))]
+        return self.frozen.evidence_below(log_odds(self.rows, self.ids, weights))
 
-        Attention of the positions that decide the answer; see `attnflow.capture.fading`. The pass must have been run with
-        nothing held constant.
+    def fading(self, tokens: Sequence[int]) -> Floats:
+        """Return how fast log p of these answer tokens falls as attention to each prompt token fades, signed.
+
+        This concerns the attention of the positions that decide the answer; see `attnflow.capture.fading`. The pass
+        must have run with ``freeze=False``.
         """
         slopes = self.frozen.slopes(log_probability(self.rows, self.ids, tokens), self.rows)
         total = slopes["cross" if self.two_stacks else "self"].sum(0)[: self.length]
         return np.asarray(total.cpu().numpy())
 
     def _columns(self, read: Tensor, own: Tensor, crossed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """[row, key] as columns of the prompt, of the answer, and of the decoder's start.
+        """Split [row, key] into columns of the prompt, of the answer, and of the decoder's start.
 
-        own: what stands for what a position reads from itself.
+        own: replaces what each position reads from itself.
         """
-        read = read.cpu()  # nobody else has it
+        read = read.cpu()  # safe to change in place: nothing else refers to it
         places = torch.arange(len(own))
         read[places, places + self.frozen.prefix + self.rows.start] = own.to(read.dtype)
         if crossed is not None:
             prompt, answer, start = crossed.cpu(), read[:, 1:], read[:, 0]
         else:
             prompt, answer, start = read[:, : self.length], read[:, self.length :], torch.zeros(1)
-        # nobody reads the last token
+        # no position reads the last token
         return prompt, torch.nn.functional.pad(answer, (0, len(self.ids) - answer.shape[1])), start
 
 
 def log_odds(rows: slice, ids: Sequence[int], weights: Sequence[float]) -> Callable[[Tensor], Tensor]:
-    """``Σ_k weights[k]·(z_k - log Σ_{c≠k} exp z_c)`` of logits [1, position, token], read at these rows."""
+    """Return the score ``Σ_k weights[k]·(z_k - log Σ_{c≠k} exp z_c)`` of logits [1, position, token] at these rows."""
     each = log_odds_of_rows(rows, ids)
 
     def score(logits: Tensor) -> Tensor:
@@ -157,7 +172,7 @@ def log_odds(rows: slice, ids: Sequence[int], weights: Sequence[float]) -> Calla
 
 
 def log_probability(rows: slice, ids: Sequence[int], tokens: Sequence[int]) -> Callable[[Tensor], Tensor]:
-    """``Σ_k log p_k`` of logits [1, position, token] at these rows, over some of their tokens."""
+    """Return the score ``Σ_k log p_k`` of logits [1, position, token] at these rows, over some of their tokens."""
 
     def score(logits: Tensor) -> Tensor:
         chosen = logits[0, rows][list(tokens)].double()
@@ -168,7 +183,7 @@ def log_probability(rows: slice, ids: Sequence[int], tokens: Sequence[int]) -> C
 
 
 def log_odds_of_rows(rows: slice, ids: Sequence[int]) -> Callable[[Tensor], Tensor]:
-    """``z_k - log Σ_{c≠k} exp z_c`` of logits [1, position, token] at each of these rows."""
+    """Return the scores ``z_k - log Σ_{c≠k} exp z_c`` of logits [1, position, token] at each of these rows."""
 
     def score(logits: Tensor) -> Tensor:
         odds: Tensor = _Odds.apply(logits[0, rows], torch.tensor(list(ids), device=logits.device))
@@ -178,7 +193,7 @@ def log_odds_of_rows(rows: slice, ids: Sequence[int]) -> Callable[[Tensor], Tens
 
 
 class _Odds(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
-    """The log-odds of one token in each row [row, token]. Logits are widened for some rows at a time."""
+    """The log-odds of one token in each row [row, token]. Logits are widened a few rows at a time."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, ids: Tensor) -> Tensor:
@@ -203,17 +218,17 @@ def _some_rows(logits: Tensor, places: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def _others(logits: Tensor, places: Tensor) -> Tensor:
-    """A wide copy of some rows of logits without the token of each."""
+    """Return a wide copy of some rows of logits, without each row's own token."""
     wide = logits.clone() if logits.dtype == torch.float64 else logits.to(torch.float32, copy=True)
     return wide.scatter_(1, places, -torch.inf)
 
 
 def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Floats:
-    """``z_y - log Σ_c exp z_c`` of logits ``[answer token, token]``. The sum is taken in double precision."""
+    """Return ``z_y - log Σ_c exp z_c`` of logits ``[answer token, token]``, summed in double precision."""
     if logits.dim() != 2 or logits.shape[0] != len(answer) or logits.shape[1] <= max(answer):
         raise ModelError(
-            f"the model gives logits of shape {tuple(logits.shape)} for {len(answer)} tokens of an answer: expected one "
-            "row for each, over its vocabulary"
+            f"the model returns logits of shape {tuple(logits.shape)} for an answer of {len(answer)} tokens: expected "
+            "one row over the vocabulary for each token"
         )
     z = logits if logits.dtype == torch.float64 else logits.float()
     top = z.max(-1).values
@@ -222,16 +237,30 @@ def log_probabilities(logits: Tensor, answer: Sequence[int]) -> Floats:
     return np.asarray((own.double() - total).cpu().numpy())
 
 
-def run_answer(model: Runner, prompt: Sequence[int], written: Written, freeze: bool = True) -> AnswerPass:
-    """The frozen pass of an answer after its prompt, on the cache that writing left where it can be used.
+def run_answer(
+    model: Runner,
+    prompt: Sequence[int],
+    written: Written,
+    freeze: bool = True,
+    beside: Mapping[str, Tensor] | None = None,
+    tower: str | None = None,
+    image: Sequence[int] = (),
+) -> AnswerPass:
+    """Run the frozen pass of an answer after its prompt, on the cache left by generation if possible.
 
-    freeze: otherwise nothing is held constant, for `AnswerPass.fading`.
+    freeze: if False, hold nothing constant, for `AnswerPass.fading`.
+    beside: the model's inputs other than the prompt's tokens, for an image; prompt and answer then run together,
+        without a cache.
+    tower, image: as in `run_frozen`.
     """
-    with torch.inference_mode(False):  # there are gradients to take, whatever goes on around
+    with torch.inference_mode(False):  # gradients are needed even if the caller turned them off
+        if beside:
+            return _with_image(model, prompt, written, freeze, beside, tower, image)
         return _answer_pass(model, prompt, written, freeze)
 
 
 def _answer_pass(model: Runner, prompt: Sequence[int], written: Written, freeze: bool) -> AnswerPass:
+    model.check_default_device()
     tokens = [*prompt, *written.ids[:-1]]
     if getattr(model.config, "is_encoder_decoder", False):
         return _decoder_pass(model, prompt, written, freeze)
@@ -239,23 +268,61 @@ def _answer_pass(model: Runner, prompt: Sequence[int], written: Written, freeze:
     checked = model.verify(labelled({"input_ids": torch.tensor([some])}, [str(i) for i in some]))
     if not checked.causal:
         raise ModelError(
-            f"{type(model.model).__name__} looks ahead, and answers are of models that look back only: trace its text"
+            f"{type(model.model).__name__} attends to later positions, but answers can only be explained for "
+            "models that look back only: trace its text instead"
         )
     prefix = len(prompt) - 1
     rows = slice(0, len(written.ids))
-    if prefix and reads_cache(model, checked):
+    if prefix and not model.stretching.changes([len(tokens)]) and reads_cache(model, checked):
         frozen, written = _on_cache(model, tokens, prefix, written, checked, freeze)
         return AnswerPass(frozen, rows, written.ids, len(prompt), False, written)
     frozen = run_frozen(model, {"input_ids": torch.tensor([tokens])}, checked, freeze=freeze)
     return AnswerPass(frozen, slice(prefix, len(tokens)), written.ids, len(prompt), False, written)
 
 
+def _with_image(
+    model: Runner,
+    prompt: Sequence[int],
+    written: Written,
+    freeze: bool,
+    beside: Mapping[str, Tensor],
+    tower: str | None = None,
+    image: Sequence[int] = (),
+) -> AnswerPass:
+    """Run one pass over prompt and answer with an image among the tokens.
+
+    The positions of an image may attend to one another (Gemma 3), and so may a whole prompt (PaliGemma), if token types
+    say which tokens belong to the prompt. The answer must look back only, and no earlier position may attend to it.
+    """
+    n, tokens = len(prompt), [*prompt, *written.ids[:-1]]
+    ids = {"input_ids": torch.tensor([tokens])}
+    for kind in (0, 1):
+        full = {name: _lengthened(x, n, len(tokens), kind) for name, x in beside.items()}
+        checked = model.verify(labelled({**ids, **full}, [str(i) for i in tokens]))
+        frozen = run_frozen(
+            model, {**ids, **full}, checked, freeze=freeze, keep=True, measure=False, tower=tower, image=image
+        )
+        own = [frozen.calls[i].mean for i in checked.stack.main]
+        if not any(mean is None or float(mean[0, :, n:].triu(1 - n).max()) > 0 for mean in own if len(tokens) > n):
+            rows = slice(n - 1, len(tokens))
+            return AnswerPass(frozen, rows, written.ids, n, False, written, checked.causal, full)
+    raise ModelError(
+        f"{type(model.model).__name__} attends to later positions of its answer, but answers can only be explained for "
+        "models that look back only: trace its text instead"
+    )
+
+
+def _lengthened(x: Tensor, n: int, length: int, kind: int) -> Tensor:
+    """Extend a tensor that has an entry for each of n tokens to a larger length, filled with this kind."""
+    return torch.nn.functional.pad(x, (0, length - n), value=kind) if tuple(x.shape) == (1, n) else x
+
+
 def _on_cache(
     model: Runner, tokens: Sequence[int], prefix: int, written: Written, checked: Checked, freeze: bool
 ) -> tuple[FrozenPass, Written]:
-    """A pass over the tokens from ``prefix`` on, on the cache of those before, where it lies if the model allows.
+    """Run a pass over the tokens from ``prefix`` on, reading the cache of the earlier ones in place if possible.
 
-    Where the answer came without a cache that can be used, it comes back with one.
+    If the answer has no usable cache, it is returned with one.
     """
     if not reads_in_place(model, checked):
         joined = reading_cache(written.cache, prefix, written.item, written.start)
@@ -268,11 +335,11 @@ def _on_cache(
         try:
             known = written.cache if isinstance(written.cache, Snapshot) else None
             return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix, known), checked, freeze), written
-        except KeysLost:  # a sliding window went on: the prompt is read again
+        except KeysLost:  # a sliding window has moved on, so the prompt must be read again
             pass
     written = replace(written, cache=prompt_cache(model, tokens[:prefix]), item=0, start=0)
     layers = stored_layers(written.cache, prefix)
-    assert layers is not None  # of our own
+    assert layers is not None
     return _after_cache(model, tokens, prefix, CacheInPlace(layers, prefix), checked, freeze), written
 
 
@@ -291,7 +358,7 @@ def _after_cache(
 
 
 def prompt_cache(model: Runner, ids: Sequence[int]) -> KeyValueCache | None:
-    """Keys and values of a prompt, all of them."""
+    """Return all keys and values of a prompt."""
     from transformers.cache_utils import DynamicCache
 
     options: dict[str, Any] = {"past_key_values": DynamicCache(), "use_cache": True}
@@ -303,23 +370,23 @@ def prompt_cache(model: Runner, ids: Sequence[int]) -> KeyValueCache | None:
 
 
 def reads_cache(model: Runner, checked: Checked) -> bool:
-    """Whether the model gives on a cache what it gives without, as a short text shows on first use."""
+    """Return whether the model gives the same outputs with a cache as without, tested on a short text at first use."""
     if model.reads_cache is None:
         model.reads_cache = model.accepts("past_key_values") and _cache_agrees(model)
     return model.reads_cache
 
 
 def reads_in_place(model: Runner, checked: Checked) -> bool:
-    """Whether a frozen pass that takes the cache where it lies gives what the model gives, as a short text shows."""
+    """Return whether a frozen pass that reads the cache in place gives the model's outputs, tested on a short text."""
     if model.reads_in_place is None:
         model.reads_in_place = checked.blocks and _cache_agrees(model, checked)
     return model.reads_in_place
 
 
 def _cache_agrees(model: Runner, checked: Checked | None = None) -> bool:
-    """Whether the last tokens of a short text get the same logits on the cache of those before them.
+    """Return whether the last tokens of a short text get the same logits when the earlier ones come from a cache.
 
-    checked: take the cache where it lies.
+    checked: if given, read the cache in place.
     """
     ids = (torch.arange(2, 2 + SHORT) % model.vocabulary()).tolist()
     prefix = SHORT * 2 // 3
@@ -336,21 +403,21 @@ def _cache_agrees(model: Runner, checked: Checked | None = None) -> bool:
             tensors = {"input_ids": torch.tensor([ids[prefix:]]), **mask}
             joined = reading_cache(cache, prefix)
             outputs = check.float_outputs(model.forward(tensors, past_key_values=joined, use_cache=True))[0]
-    except Exception:  # whatever a model file does with a cache it does not know: then without one
+    except Exception:  # model files fail in many ways on a cache they do not know; then no cache is used
         return False
     gap = check.largest_difference([outputs], [expected[:, prefix:]])
     return check.is_close(gap, model.model, model.forward, whole, [expected])
 
 
 def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written, freeze: bool) -> AnswerPass:
-    """The decoder of an encoder-decoder on what its encoder gave: the source is read as a prompt is."""
+    """Run the decoder of an encoder-decoder on its encoder's states; the source plays the role of the prompt."""
     start = decoder_start(model)
     source = {"input_ids": torch.tensor([list(prompt)])}
     target = torch.tensor([[start, *written.ids[:-1]]])
     checked = model.verify(labelled({**source, "decoder_input_ids": target}, [str(i) for i in prompt]))
     encoded = written.source
     if encoded is None:
-        with running(), torch.no_grad():
+        with running(), torch.no_grad(), model.eagerly():
             encoded = model.model.get_encoder()(**model.placed(source))
     mask = {"attention_mask": torch.ones(1, len(prompt), dtype=torch.long)}
     frozen = run_frozen(model, {"decoder_input_ids": target, **mask}, checked, freeze=freeze, encoder_outputs=encoded)

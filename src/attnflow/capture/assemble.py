@@ -1,4 +1,4 @@
-"""From the attention calls of a forward pass to the steps of the attention graph."""
+"""Assembly of attention graphs from the attention calls of a forward pass."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from attnflow.capture.check import Checked, Stack
 from attnflow.capture.collect import Call
 from attnflow.capture.inputs import Encoded, labelled
 from attnflow.capture.passes import Pass, Prediction, Step
+from attnflow.capture.picture import image_places
+from attnflow.capture.sound import names_of, sound_of
+from attnflow.capture.tower import tower_of
 from attnflow.capture.windows import is_windowed, merging_step, unwindowed
 from attnflow.errors import ModelError
 
@@ -24,17 +27,17 @@ LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_lay
 
 
 def layer_calls(model: Runner, calls: Sequence[Call], tensors: Mapping[str, Tensor]) -> Stack:
-    """Which calls belong to the stack that these inputs go through, with as many calls as the model has layers.
+    """Return the calls of the stack that these inputs go through, one per layer of the model.
 
-    The calls are those of one input, so that a batch of more than one is windows or something else that we cannot place.
+    The calls belong to one input, so a batch of more than one means windows, or something unknown.
     """
     sides: dict[str, list[int]] = {"encoder": [], "decoder": [], "cross": []}
     for number, call in enumerate(calls):
         side = next((part for part in call.path.split(".") if part in ("encoder", "decoder")), "encoder")
         sides["cross" if call.cross else side].append(number)
-    if sides["cross"]:
-        return _two_sides(model, calls, sides)
     ids = tensors.get("input_ids")
+    if sides["cross"] and not _reads_image(model, [calls[i] for i in sides["cross"]], tensors):
+        return _two_sides(model, calls, sides)
     n = None if ids is None else int(ids.shape[1])
     groups: dict[str, list[int]] = {}
     for number, call in enumerate(calls):
@@ -43,43 +46,76 @@ def layer_calls(model: Runner, calls: Sequence[Call], tensors: Mapping[str, Tens
     if not fitting:
         shapes = sorted({tuple(c.mean.shape) for c in calls if c.mean is not None})
         raise ModelError(
-            f"its attention has shapes {', '.join('×'.join(map(str, shape)) for shape in shapes)} ([items, queries, keys])"
+            (
+                f"the attention has shapes {', '.join('×'.join(map(str, shape)) for shape in shapes)} ([items, "
+                "queries, keys])"
+            )
             + (f" for {n} tokens" if n is not None else "")
-            + ": expected one square matrix of all positions a layer"
+            + ": expected one square matrix over all positions per layer"
         )
     if model.config is None and len(fitting) > 1:
         raise ModelError(
-            f"its attention is made in several places ({', '.join(fitting)}), and nothing says how they are joined: wrap "
-            "the part that is to be explained"
+            f"attention happens in several places ({', '.join(fitting)}), and nothing says how they are joined: wrap "
+            "the part that you want to explain"
         )
     name, main = list(fitting.items())[-1]
-    _counted(len(main), _expected(model, name), "model")
+    if n is None:  # choose the stack whose layers the configuration counts
+        counted = {name: g for name, g in fitting.items() if len(g) == _expected(model, name)}
+        if len(counted) > 1:
+            raise ModelError(
+                f"attention happens in several places ({', '.join(counted)}), and nothing says which one to explain: "
+                "wrap the part that you want to explain"
+            )
+        name, main = next(iter(counted.items()), (name, main))
+    _counted(len(main), _expected(model, name), "model", _others(model.model, [calls[i].path for i in main]))
     return Stack(tuple(main))
 
 
+def _reads_image(model: Runner, cross: Sequence[Call], tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether only query tokens that read the image use cross-attention, before the text sees it."""
+    both = "pixel_values" in tensors and "input_ids" in tensors
+    if not both or "decoder_input_ids" in tensors or getattr(model.config, "is_encoder_decoder", False):
+        return False
+    decoder = model.model.get_decoder() if hasattr(model.model, "get_decoder") else None
+    inside = {name for name, module in model.model.named_modules() if module is decoder}
+    if any(call.path.startswith(tuple(f"{name}." if name else "" for name in inside)) for call in cross):
+        raise ModelError(
+            "the text reads the image by cross-attention, so no position of the text represents a part of the image, "
+            "and text and image do not form one graph: models that put the image into the text (LLaVA, Qwen2-VL, "
+            "Idefics 3, PaliGemma) can be explained"
+        )
+    return True
+
+
 def _two_sides(model: Runner, calls: Sequence[Call], sides: Mapping[str, Sequence[int]]) -> Stack:
-    """The calls of an encoder-decoder, whose shapes fit together."""
+    """Return the calls of an encoder-decoder, after checking that their shapes fit together."""
     encoder, decoder, cross = sides["encoder"], sides["decoder"], sides["cross"]
+    if getattr(model.config, "is_encoder_decoder", False) and not (encoder and decoder):
+        side = "decoder" if encoder else "encoder"
+        raise ModelError(f"the attention of the {side} was not seen: the {side} mixes positions in its own code")
     if not encoder or not decoder:
         raise ModelError(
-            "it looks at states that were given from outside (cross-attention), whose own source is not known: trace the "
-            "whole encoder-decoder"
+            "the model attends to states that were passed in from outside (cross-attention), and where they come from "
+            "is unknown: trace the whole encoder-decoder"
         )
     config = model.config
-    _counted(len(encoder), _count(config, ("encoder_layers", "num_layers", "num_hidden_layers")), "encoder")
-    expected = _count(config, ("decoder_layers", "num_decoder_layers", "num_hidden_layers"))
+    above = _count(config, ("encoder_layers", "encoder_num_hidden_layers", "num_layers", "num_hidden_layers"))
+    _counted(len(encoder), _count(getattr(config, "encoder", None), ("num_hidden_layers",)) or above, "encoder")
+    expected = _count(getattr(config, "decoder", None), ("num_hidden_layers",)) or _count(
+        config, ("decoder_layers", "decoder_num_hidden_layers", "num_decoder_layers", "num_hidden_layers")
+    )
     _counted(len(decoder), expected, "decoder")
     _counted(len(cross), expected, "cross-attention of the decoder")
     shapes = [[tuple(calls[i].mean.shape) for i in side] for side in (encoder, decoder, cross)]  # type: ignore[union-attr]
     s, t = shapes[0][0][-1], shapes[1][0][-1]
     if set(shapes[0]) != {(1, s, s)} or set(shapes[1]) != {(1, t, t)} or set(shapes[2]) != {(1, t, s)}:
         listed = ", ".join("×".join(map(str, shape)) for shape in sorted({x for side in shapes for x in side}))
-        raise ModelError(f"its attention has shapes {listed}: expected source×source, target×target and target×source")
+        raise ModelError(f"the attention has shapes {listed}: expected source×source, target×target and target×source")
     return Stack(tuple(encoder), tuple(decoder), tuple(cross))
 
 
 def _fits(model: Runner, calls: Sequence[Call], tokens: int | None) -> bool:
-    """Whether these calls are layers over all positions of one input."""
+    """Return whether these calls are layers over all positions of one input."""
     shapes = {tuple(call.mean.shape) for call in calls if call.mean is not None}
     if all(is_windowed(model.model, call) for call in calls):
         return all(q == k for _, q, k in shapes)
@@ -98,7 +134,7 @@ def _count(config: Any, names: Sequence[str]) -> int | None:
 
 
 def _expected(model: Runner, path: str) -> int | None:
-    """The number of layers that the configuration gives for the stack at this path; in plain PyTorch, of blocks."""
+    """Return the number of layers at this path, from the configuration, or from the blocks in plain PyTorch."""
     config = model.config
     if config is None:
         before = path.split(".#")[0]
@@ -119,12 +155,29 @@ def _expected(model: Runner, path: str) -> int | None:
     return _count(config, LAYERS)
 
 
-def _counted(seen: int, expected: int | None, what: str) -> None:
-    if expected is not None and seen != expected:
-        raise ModelError(
-            f"{seen} attention calls were seen and the {what} has {expected} layers: the others mix positions without "
-            "attention, or in code that cannot be watched"
-        )
+def _counted(seen: int, expected: int | None, what: str, others: str = "the other layers") -> None:
+    if expected is None or seen == expected:
+        return
+    calls = f"{seen} attention {'call was' if seen == 1 else 'calls were'} seen, but the {what} has {expected} layers"
+    if seen > expected:
+        raise ModelError(f"{calls}: a layer attends more than once, and nothing says how its matrices are joined")
+    raise ModelError(f"{calls}: {others} mix positions without attention, or in code that cannot be observed")
+
+
+def _others(model: torch.nn.Module, paths: Sequence[str]) -> str:
+    """Describe the layers that do not attend at these paths: their numbers, and the modules that only they have."""
+    names = paths[0].split(".")
+    number = next((i for i, name in enumerate(names) if name.isdigit()), 0)
+    stack = model.get_submodule(".".join(names[:number])) if number else None
+    if not isinstance(stack, torch.nn.ModuleList):
+        return "the other layers"
+    attending = {id(model.get_submodule(path)) for path in paths}
+    without = [i for i, layer in enumerate(stack) if attending.isdisjoint(map(id, layer.modules()))]
+    usual = {type(part) for i, layer in enumerate(stack) if i not in without for part in layer.children()}
+    parts = {type(part) for i in without for part in stack[i].children()} - usual
+    mixers = sorted(kind.__name__ for kind in parts if not kind.__name__.endswith(("Norm", "MLP")))
+    numbers = ", ".join(f"L{i + 1}" for i in without)
+    return f"{numbers} ({', '.join(mixers)})" if mixers else "the other layers"
 
 
 def assemble(
@@ -137,7 +190,7 @@ def assemble(
     provenance: Mapping[str, Any],
     prediction: Prediction | None,
 ) -> Pass:
-    """The trace of text ``number`` of a batch."""
+    """Build the trace of text ``number`` of a batch."""
     stack = checked.stack
     if stack.cross:
         return _encoder_decoder(model, calls, stack, encoded, number, missing, provenance, prediction)
@@ -154,7 +207,7 @@ def assemble(
     weights = {}
     for layer, i in enumerate(stack.main):
         heads = calls[i].heads
-        if heads is not None:  # of windows, all of them: [window, head, query, key]
+        if heads is not None:  # for windows, keep all of them: [window, head, query, key]
             n = len(labels.tokens)
             weights[layer] = heads if is_windowed(model.model, first) else heads[number, :, :n, :n]
     return Pass(
@@ -170,28 +223,36 @@ def assemble(
         prediction=prediction,
         patches=labels.patches,
         picture=labels.picture,
+        sound=labels.sound,
+        tower=tower_of(calls, labels.wiring, _image_places(model, labels), number),
         weights=weights,
+        pooled=None if model.pooling is None else model.pooling.row(len(labels.tokens)),
     )
 
 
+def _image_places(model: Runner, encoded: Encoded) -> list[int]:
+    ids = encoded.tensors.get("input_ids")
+    return [] if ids is None else image_places(model.config, ids[0].tolist())
+
+
 def _step(call: Call, number: int, n: int, missing: str) -> Step:
-    """The step of one text, of its attention and what was measured of it."""
+    """Build the step of one text from its attention and measurements."""
     lengths, own = (None if x is None else x[number, :n] for x in (call.lengths, call.own))
     return Step(_completed(call.mean, number, n, missing), lengths=lengths, own=own)
 
 
 def natural_query(checked: Checked, special: Sequence[bool]) -> int | None:
-    """The position that is explained if none is named: a decoder's last, a class token in front, or none."""
+    """Return the position to explain by default: a decoder's last, a class token at the start, or None."""
     return class_or_last(checked.causal, special)
 
 
 def class_or_last(causal: bool, special: Sequence[bool]) -> int | None:
-    """The same, of a model that is known to look back only, or not to."""
+    """Return the default position, given whether the model looks back only."""
     return len(special) - 1 if causal else 0 if special and special[0] else None
 
 
 def _completed(mean: Tensor | None, number: int, n: int, missing: str) -> Tensor:
-    """The matrix of one text without its padding, with the mass that went to a sink treated as asked."""
+    """Return the matrix of one text without padding; ``missing`` says what to do with the mass that went to a sink."""
     assert mean is not None
     matrix = mean[number, :n, :n].clone() if mean.shape[1] > n else mean[number]
     if missing == "keep":
@@ -203,7 +264,7 @@ def _completed(mean: Tensor | None, number: int, n: int, missing: str) -> Tensor
 
 
 def label_positions(model: Runner, encoded: Encoded, n: int) -> Encoded:
-    """Labels for positions that no tokenizer named: patches with the tokens before them, frames, plain numbers."""
+    """Label positions that no tokenizer named: patches and the tokens before them, frames, or plain numbers."""
     if len(encoded.tokens) == n and encoded.word_ids:
         return encoded
     if encoded.patches is not None:
@@ -218,7 +279,7 @@ def label_positions(model: Runner, encoded: Encoded, n: int) -> Encoded:
                 else ["[CLS]", "[DIST]", *map(str, range(extra))]
             )
             last = int(getattr(model.config, "num_detection_tokens", 0) or 0)
-            if last:  # YOLOS: behind the patches, where no picture can leave them out
+            if last:  # YOLOS puts them behind the patches, so no patch grid can skip them
                 tail = [f"[DET{i}]" for i in range(1, last + 1)]
                 marks = [True] * (extra - last) + [False] * (n - extra) + [True] * last
                 return labelled(encoded.tensors, [*names[: extra - last], *encoded.tokens, *tail], marks)
@@ -226,20 +287,15 @@ def label_positions(model: Runner, encoded: Encoded, n: int) -> Encoded:
                 labelled(encoded.tensors, [*names[:extra], *encoded.tokens], [True] * extra + [False] * (n - extra)),
                 patches=encoded.patches,
             )
-    wave, frames = encoded.tensors.get("input_values"), encoded.tensors.get("input_features")
-    seconds = None
-    if wave is not None and wave.dim() == 2:
-        seconds = wave.shape[-1] / encoded.rate / n
-    elif frames is not None and frames.shape[-1] == 2 * n:
-        seconds = 0.02  # Whisper: a frame each 10 ms, and two frames a position
-    if seconds is not None:
-        return labelled(encoded.tensors, [f"{i * seconds:.2f}s" for i in range(n)])
+    sound = sound_of(model, encoded, n)
+    if sound is not None:
+        return labelled(encoded.tensors, *names_of(sound), sound=sound)
     return labelled(encoded.tensors, [str(i) for i in range(n)])
 
 
 def _windowed(model: torch.nn.Module, calls: Sequence[Call], encoded: Encoded) -> tuple[list[Step], list[int]]:
     if encoded.patches is None:
-        raise ModelError("the patches of this windowed model are unknown: its configuration names no patch_size")
+        raise ModelError("the patches of this windowed model are unknown: its configuration has no patch_size")
     patches, stage = encoded.patches, None
     steps: list[Step] = []
     ends: list[int] = []
@@ -264,10 +320,10 @@ def _encoder_decoder(
     provenance: Mapping[str, Any],
     prediction: Prediction | None,
 ) -> Pass:
-    """One graph over source and target: encoder layers, then self- and cross-attention of each decoder layer.
+    """Build one graph over source and target: encoder layers, then self- and cross-attention of each decoder layer.
 
-    While one side is computed the other is carried along unchanged. All decoder layers look at the last encoder states.
-    Kept heads are [head, target, source and target], the mean of both attentions as in `Trace.raw`.
+    While one side is computed, the other is carried along unchanged. All decoder layers attend to the last encoder
+    states. Kept heads are [head, target, source and target], the mean of both attentions as in `Trace.raw`.
     """
     first, above = calls[stack.main[0]].mean, calls[stack.decoder[0]].mean
     assert first is not None and above is not None
@@ -313,13 +369,14 @@ def _encoder_decoder(
         ends=tuple(range(len(alone))),
         default_query=None,
         provenance=provenance,
+        sound=source.sound,
     )
     return Pass(
         tokens=(*source.tokens, *tokens),
         special=(*source.special, *special),
         word_ids=(*source.word_ids, *shifted),
         word_texts=(*source.word_texts, *texts),
-        text=source.text,
+        text=target.text if source.sound is not None and target is not None else source.text,
         steps=tuple(steps),
         ends=tuple(ends),
         default_query=t - 1,
@@ -327,6 +384,7 @@ def _encoder_decoder(
         prediction=prediction,
         parts=("source",) * s + ("target",) * t,
         first_query=s,
+        sound=source.sound,
         weights=weights,
         encoder=lone,
     )

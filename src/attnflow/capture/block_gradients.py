@@ -1,4 +1,4 @@
-"""The gradient of attention without its matrix: weights are computed again, for some queries at a time."""
+"""Gradients of attention without its matrix: weights are recomputed for a few queries at a time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from attnflow.capture.scores import LARGE_BYTES, Scores
 
 
 def attention_with_gradient(query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> tuple[Tensor, Scores]:
-    """The output of the attention, [batch, query, head, size], through which gradients pass, and its operands.
+    """Return the output of attention, [batch, query, head, size], and its operands. Gradients pass through the output.
 
-    scores: the operands without their gradient. What does not require gradients, as queries and keys of a pass that holds
-    weights constant, gets none.
+    scores: the operands without their gradient. Tensors that do not require gradients get none, such as queries and
+        keys of a pass that holds weights constant.
     """
     if not (query.requires_grad or key.requires_grad):
         kept = [scores]
         return _OfValues.apply(value, kept), kept[0]
     if plain_kind(scores) is not None and not (scores.query.is_cuda and scores.query.dtype == torch.float64):
-        # a fused function, whose own backward pass makes no matrix
+        # fused functions have a backward pass that makes no matrix
         out, operands = attention_output(replace(scores, query=query, key=key), value)
         lse = None if operands.lse is None else operands.lse.detach()
         return out, replace(scores, lse=lse)
@@ -32,11 +32,11 @@ def attention_with_gradient(query: Tensor, key: Tensor, value: Tensor, scores: S
 
 
 class _OfValues(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
-    """``o = P·v`` with the weights as constants: ``dv = Pᵀ·do`` is all of its backward pass."""
+    """``o = P·v`` with constant weights: the backward pass is just ``dv = Pᵀ·do``."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, kept: list[Scores]) -> Tensor:
-        out, kept[0] = attention_output(kept[0], value)  # with the log-sum-exp where there is one
+        out, kept[0] = attention_output(kept[0], value)  # includes the log-sum-exp if there is one
         ctx.scores = kept[0]
         ctx.save_for_backward(value)
         return out
@@ -50,7 +50,7 @@ class _OfValues(torch.autograd.Function):  # type: ignore[misc]  # torch has no 
 class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
     """``o = P·v`` with ``dv = Pᵀ·do``, ``ds = P ⊙ (do·vᵀ - Σ(do ⊙ o))``, ``dq = scale·ds·k`` and ``dk = scale·dsᵀ·q``.
 
-    A sink takes a part of the weights and gives no value, so that it changes none of these.
+    A sink takes a part of the weights but has no value, so it changes none of these.
     """
 
     @staticmethod
@@ -69,7 +69,7 @@ class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no 
         for start, stop in scores.blocks(LARGE_BYTES if value.is_cuda else None):
             weights = scores.weights(start, stop)  # [batch, head, query, key]
             batch, heads, rows, keys = weights.shape
-            weights = weights.reshape(batch, key_heads, -1, keys)  # all query heads of a key head, one above the other
+            weights = weights.reshape(batch, key_heads, -1, keys)  # stack all query heads of a key head
             upward = _stacked(gradient[:, start:stop], key_heads)
             d_value[:, :, :keys] += weights.to(value.dtype).transpose(2, 3) @ upward
             along = upward @ value[:, :, :keys].transpose(2, 3)
@@ -86,6 +86,6 @@ class _InBlocks(torch.autograd.Function):  # type: ignore[misc]  # torch has no 
 
 
 def _stacked(rows: Tensor, key_heads: int) -> Tensor:
-    """[batch, query, head, size] -> [batch, key head, its heads × query, size]."""
+    """Reshape [batch, query, head, size] -> [batch, key head, its heads × query, size]."""
     batch, _, _, size = rows.shape
     return rows.transpose(1, 2).reshape(batch, key_heads, -1, size)

@@ -1,4 +1,4 @@
-"""Messages through a chat template, and where the contents of each stand in what comes out."""
+"""Chat templates: rendering of messages, and the positions of their contents in the rendered text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Message = dict[str, str]
 EXAMPLE = '[{"role": "user", "content": "…"}]'
 
 _TRIMS = (str, str.strip, str.rstrip, str.lstrip)
-"""What templates do to contents: leave them, or trim them."""
+"""What templates may do to contents: keep them, or trim them."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Where the content of one message stands in the rendered text.
+    """Where the content of one message is in the rendered text.
 
-    skipped: characters that the template trimmed off its front, or None where the template changed it otherwise.
+    skipped: the number of characters that the template trimmed from its front, or None if the template changed it in
+        another way.
     """
 
     message: int
@@ -37,7 +38,7 @@ def has_template(tokenizer: Any) -> bool:
 
 
 def checked_messages(messages: Sequence[Any], system: str | None = None) -> list[Message]:
-    """The messages as dicts of role and content, after a look at each of them."""
+    """Validate the messages and return them as dicts with role and content."""
     if not messages:
         raise InputError(f"the list of messages is empty: expected at least one, such as {EXAMPLE}")
     checked = [_checked(message, f"message {i + 1}") for i, message in enumerate(messages)]
@@ -50,13 +51,13 @@ def checked_messages(messages: Sequence[Any], system: str | None = None) -> list
 
 def _checked(message: Any, name: str) -> Message:
     if not isinstance(message, Mapping):
-        raise InputError(f"{name} is {kind(message)}: expected a dict of role and content, such as {EXAMPLE}")
+        raise InputError(f"{name} is {kind(message)}: expected a dict with role and content, such as {EXAMPLE}")
     missing = [key for key in ("role", "content") if key not in message]
     if missing:
         raise InputError(f"{name} has no {' and no '.join(missing)}: expected role and content, such as {EXAMPLE}")
     more = [str(key) for key in message if key not in ("role", "content")]
     if more:
-        raise InputError(f"{name} has {', '.join(more)} besides role and content: leave out what is neither")
+        raise InputError(f"{name} has {', '.join(more)} in addition to role and content: remove the other keys")
     role, content = message["role"], message["content"]
     if not isinstance(role, str) or not re.fullmatch(r"[\w-]+", role):
         raise InputError(f"the role of {name} is {role!r:.60}: expected one word, such as system, user or assistant")
@@ -68,11 +69,11 @@ def _checked(message: Any, name: str) -> Message:
 
 
 def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, list[Content]]:
-    """What the template makes of the messages, ready for an answer, and where their contents stand, in order.
+    """Render the messages with the template, ready for an answer, and return where their contents are, in order.
 
-    The template runs a second time with a mark in place of each content; what stands between the marks is the template's
-    own. Contents that it left alone or trimmed are then known to the character. Contents that it changed otherwise are
-    what stands between those pieces, if there is only one way to find them; if not, the template is refused.
+    The template runs a second time with a mark in place of each content; the text between the marks is the template's
+    own. This gives the exact place of contents that were kept or trimmed. Contents that were changed in another way are
+    found between the template's own pieces, if there is only one way to do so; otherwise the template is refused.
     """
     if not has_template(tokenizer):
         raise InputError(
@@ -86,8 +87,8 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, list[Conte
     contents = _trimmed(text, [messages[n]["content"] for n in numbers], own) or _between(text, own)
     if contents is None or mark in "".join(own):
         raise InputError(
-            "the chat template of this tokenizer changes what messages say, so that their places cannot be known: apply "
-            "the template yourself and give the prompt as one text, with interpret_special=True"
+            "the chat template of this tokenizer changes the contents of messages, so their positions cannot be "
+            "found: apply the template yourself and give the prompt as one text, with interpret_special=True"
         )
     return text, [Content(n, *place) for n, place in zip(numbers, contents, strict=True)]
 
@@ -96,7 +97,7 @@ Place = tuple[int, int, int | None]
 
 
 def _trimmed(text: str, contents: Sequence[str], own: Sequence[str]) -> list[Place] | None:
-    """Places of contents that the template has left alone or trimmed, if that is all it did."""
+    """Return the places of the contents if the template only kept or trimmed them, else None."""
     if not text.startswith(own[0]):
         return None
     places: list[Place] = []
@@ -114,7 +115,7 @@ def _trimmed(text: str, contents: Sequence[str], own: Sequence[str]) -> list[Pla
 
 
 def _between(text: str, own: Sequence[str]) -> list[Place] | None:
-    """What stands between the template's own pieces, if they lie in the text in one way only."""
+    """Return the places between the template's own pieces if the pieces fit the text in one way only, else None."""
     shortest = re.fullmatch("(.*?)".join(map(re.escape, own)), text, re.DOTALL)
     longest = re.fullmatch("(.*)".join(map(re.escape, own)), text, re.DOTALL)
     if not shortest or not longest or shortest.regs != longest.regs:
@@ -125,10 +126,10 @@ def _between(text: str, own: Sequence[str]) -> list[Place] | None:
 def _applied(tokenizer: Any, messages: Sequence[Message]) -> str:
     try:
         return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-    except Exception as e:  # templates are programs that came with the model
+    except Exception as e:  # templates are programs and may raise anything
         reason = (str(e).splitlines() or [type(e).__name__])[0]
         roles = ", ".join(m["role"] for m in messages)
         raise InputError(
-            f"the chat template of this tokenizer does not take messages by {roles} ({reason:.120}): give those that it "
-            "takes, or the prompt as one text"
+            f"the chat template of this tokenizer does not accept messages by {roles} ({reason:.120}): use roles that "
+            "it accepts, or give the prompt as one text"
         ) from None

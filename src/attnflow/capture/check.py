@@ -1,4 +1,4 @@
-"""The self-check on first use of a model: nothing is shown that was not compared with the model without hooks."""
+"""Self-check of a model on first use: attention is only shown after a comparison with the model without hooks."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from attnflow.capture.collect import Call
 from attnflow.capture.ranks import Ranks
 from attnflow.errors import InputError
 
-# Most model files take their softmax in single precision, also where the model has double.
+# Most model files compute softmax in single precision, even if the model is in double precision.
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 ROUNDINGS, DRAWS = 4.0, 3
-"""Outputs may differ by so many times what rounding the embeddings another way does, the most of so many draws."""
+"""Outputs may differ by ROUNDINGS times the effect of rounding the embeddings differently, the largest of DRAWS."""
+
+AMPLIFIED = 0.01
+"""The most by which rounding may excuse a difference, as a share of the largest output. If a last digit decides more,
+as between keys that a model picks with equal scores, right outputs cannot be distinguished from wrong ones."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The calls of one trace by number: a single stack, or an encoder and a decoder with cross-attention."""
+    """The numbers of the calls of one trace: a single stack, or an encoder and a decoder with cross-attention."""
 
     main: tuple[int, ...]
     decoder: tuple[int, ...] = ()
     cross: tuple[int, ...] = ()
 
     def calls_of(self, layers: Iterable[int]) -> frozenset[int]:
-        """The calls that layers of the model stand for."""
+        """Return the calls of these layers of the model."""
         if not self.cross:
             return frozenset(self.main[l] for l in indices(layers, len(self.main), "layer"))
         chosen = indices(layers, len(self.cross), "layer")
@@ -39,14 +43,21 @@ class Stack:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the self-check found.
+    """Results of the self-check.
 
-    route: how attention is captured. difference: of the outputs, hooked against not; 0.0 is equal to the bit.
-    blocks: whether the attention is softmax(scale·QKᵀ + mask) as we compute it, so that it can be had for some queries at a
-    time. causal: whether changing later tokens leaves earlier outputs as they are. sinks: whether rows sum to less
-    than one by the model's design. padding: whether a padded batch gives what single texts give. calls: how many attention
-    calls a forward pass makes; stack: which are whose. heads, positions: the most of any call. reducers: see `routes`.
-    paths: of the modules that made the calls. ranks: the processes that share the heads; None where this one has all.
+    route: how attention is captured.
+    difference: the difference between the outputs with and without hooks; 0.0 means bit-identical.
+    blocks: whether our softmax(scale·QKᵀ + mask) reproduces the attention, so that it can be computed for a few queries
+        at a time.
+    causal: whether earlier outputs stay the same when later tokens change.
+    sinks: whether rows sum to less than one by the model's design.
+    padding: whether a padded batch gives the same results as single texts.
+    calls: the number of attention calls in a forward pass.
+    stack: which call belongs to which layer.
+    heads, positions: the largest number in any call.
+    reducers: see `routes`.
+    paths: the paths of the modules that made the calls.
+    ranks: the processes that share the heads; None if this process has all of them.
     """
 
     route: str
@@ -65,7 +76,7 @@ class Checked:
 
 
 def float_outputs(out: Any) -> list[Tensor]:
-    """All floating-point tensors of a model's output but its attentions and caches, in order."""
+    """Return all floating-point tensors of a model's output in order, except attentions and caches."""
     tensors: list[Tensor] = []
 
     def visit(x: Any, name: str) -> None:
@@ -92,15 +103,18 @@ def largest_difference(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
     for x, y in zip(a, b, strict=True):
         if x.numel():
             gap = (x.double() - y.double()).abs()
-            # equal infinities differ by nan, and so do nans at the same place: a masked logit is both
+            # equal infinities give NaN, and so do NaNs at the same place; masked logits may be either
             worst = max(worst, float(torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, gap).max()))
     return worst if worst == worst else float("inf")
 
 
 def tolerance(model: Any, outputs: Sequence[Tensor]) -> float:
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    scale = max([1.0, *(float(x.double().abs().nan_to_num(0, 0, 0).max()) for x in outputs if x.numel())])
-    return TOLERANCE.get(dtype, 2e-5) * scale
+    return TOLERANCE.get(dtype, 2e-5) * _scale(outputs)
+
+
+def _scale(outputs: Sequence[Tensor]) -> float:
+    return max([1.0, *(float(x.double().abs().nan_to_num(0, 0, 0).max()) for x in outputs if x.numel())])
 
 
 def is_close(
@@ -110,14 +124,18 @@ def is_close(
     tensors: Mapping[str, Tensor],
     expected: Sequence[Tensor],
 ) -> bool:
-    """Whether outputs that differ so much from the expected ones are the same but for rounding.
+    """Return whether outputs with this difference from the expected ones are equal up to rounding.
 
-    On some texts a model amplifies rounding itself: there, what a change of the embeddings by their last digit does says
-    how much of a difference counts for nothing. forward: the bare model.
+    On some texts the model itself amplifies rounding. There, the effect of changing the embeddings by their last digit
+    shows which differences are harmless.
+
+    forward: the bare model.
     """
-    return difference <= tolerance(model, expected) or difference <= ROUNDINGS * _noise(
-        model, forward, tensors, expected
-    )
+    if difference <= tolerance(model, expected):
+        return True
+    if difference > AMPLIFIED * _scale(expected):
+        return False
+    return difference <= ROUNDINGS * _noise(model, forward, tensors, expected)
 
 
 def _noise(
@@ -126,10 +144,10 @@ def _noise(
     tensors: Mapping[str, Tensor],
     expected: Sequence[Tensor],
 ) -> float:
-    """How far outputs move when the embeddings are rounded another way, the most of some draws.
+    """Return how far outputs move when the embeddings are rounded differently, the largest of several draws.
 
-    In single precision, in which models of double precision compute parts of attention too. 0 for models of half precision,
-    whose tolerance is wide, and for those without embeddings.
+    The rounding is that of single precision, because models in double precision also compute parts of attention in it.
+    The result is 0 for models in half precision, whose tolerance is wide, and for models without embeddings.
     """
     embeddings = getattr(model, "get_input_embeddings", lambda: None)()
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -151,24 +169,37 @@ def _noise(
 
 
 def check_rows(calls: Sequence[Call], dtype: torch.dtype) -> None:
-    """That weights are numbers from 0 to 1 whose rows sum to one, or to less where the layer has a sink."""
+    """Check that weights are between 0 and 1, and that rows sum to one, or to less if the layer has a sink."""
     slack = 2e-2 if half(dtype) else 1e-4
     for number, call in enumerate(calls):
         if call.mean is None:
             continue
         sums = call.mean.sum(-1)
         if not bool(torch.isfinite(call.mean).all()) or float(call.mean.min()) < 0:
-            raise InputError(f"attention call {number} ({call.path}) gives weights that are negative or not numbers")
+            raise InputError(f"attention call {number} ({call.path}) has weights that are negative or NaN")
         low, high = float(sums.min()), float(sums.max())
         if high > 1 + slack or (low < 1 - slack and not call.has_sinks):
             raise InputError(
-                f"rows of attention call {number} ({call.path}) sum to {low:.3g} to {high:.3g}, not to one: this is not "
-                "the attention that the model used"
+                f"rows of attention call {number} ({call.path}) sum to {low:.3g} to {high:.3g} instead of 1: this is "
+                "not the attention that the model used"
             )
 
 
-def sees_ahead(calls: Sequence[Call]) -> bool:
-    return any(call.mean is not None and float(call.mean.triu(1).max()) > 0 for call in calls)
+def sees_ahead(calls: Sequence[Call], among: Sequence[int] = ()) -> bool:
+    """Return whether positions attend to later ones.
+
+    among: positions of an image, which may attend to one another (Gemma 3).
+    """
+    for call in calls:
+        if call.mean is not None:
+            ahead = call.mean.triu(1)
+            if among:
+                image = torch.zeros(ahead.shape[-1], dtype=torch.bool, device=ahead.device)
+                image[list(among)] = True
+                ahead = ahead.masked_fill(image[:, None] & image, 0)
+            if float(ahead.max()) > 0:
+                return True
+    return False
 
 
 def check_future(calls: Sequence[Call]) -> None:
@@ -177,8 +208,8 @@ def check_future(calls: Sequence[Call]) -> None:
             ahead = float(call.mean.triu(1).max())
             if ahead > 0:
                 raise InputError(
-                    f"attention call {number} ({call.path}) gives {ahead:.3g} to a later position, but the outputs of this "
-                    "model do not depend on later positions: this is not the attention that the model used"
+                    f"attention call {number} ({call.path}) gives {ahead:.3g} to a later position, but the outputs of "
+                    "this model do not depend on later positions: this is not the attention that the model used"
                 )
 
 
@@ -189,10 +220,10 @@ def half(dtype: torch.dtype) -> bool:
 def looks_back_only(
     run: Callable[[Mapping[str, Tensor]], Any], tensors: Mapping[str, Tensor], name: str, vocabulary: int
 ) -> bool | None:
-    """Whether outputs of the first half stay the same when all tokens of the second half change.
+    """Return whether outputs of the first half stay the same when all tokens of the second half change.
 
-    None where that cannot be told: no outputs by position, or a change as small as rounding (experts that are given other
-    tokens beside, or a model that hardly looks around in half precision).
+    Return None if that is undecidable: there are no outputs by position, or the change is as small as rounding (experts
+    that receive other tokens, or a model that hardly looks around in half precision).
     """
     n = tensors[name].shape[1]
     gap = _gap_elsewhere(run, tensors, name, vocabulary, range(n // 2, n))
@@ -202,21 +233,33 @@ def looks_back_only(
 
 
 NOISE = 64
-"""Differences of so many roundings are none."""
+"""Differences of up to this many roundings are ignored."""
 
 
 def check_nothing_else_mixes(
     run: Callable[[Mapping[str, Tensor]], Any], tensors: Mapping[str, Tensor], name: str, vocabulary: int
 ) -> None:
-    """``run`` runs the model with every position attending to itself only: then none may depend on another."""
+    """Check that no position depends on another when ``run`` makes every position attend only to itself."""
     n = tensors[name].shape[1]
     for changed in (range(n // 2, n), range(n // 2)):
         gap = _gap_elsewhere(run, tensors, name, vocabulary, changed)
         if gap is not None and gap > NOISE:
-            raise InputError(
-                "positions mix in other ways too: with attention to oneself only, outputs still depend on other positions "
-                "(convolutions, recurrences, or attention in code that cannot be watched)"
-            )
+            raise _mixes()
+
+
+def check_same_beside(states: Tensor) -> None:
+    """Check that positions do not mix, given the states [3, position, width] of the last layer. The second item entered
+    the first layer with a different second half, the third item with a different first half."""
+    half = states.shape[1] // 2
+    if max(_roundings(states[0, :half], states[1, :half]), _roundings(states[0, half:], states[2, half:])) > NOISE:
+        raise _mixes()
+
+
+def _mixes() -> InputError:
+    return InputError(
+        "positions mix in other ways too: when every position attends only to itself, outputs still depend on other "
+        "positions (convolutions, recurrences, or attention in code that cannot be observed)"
+    )
 
 
 def _gap_elsewhere(
@@ -226,7 +269,8 @@ def _gap_elsewhere(
     vocabulary: int,
     changed: range,
 ) -> float | None:
-    """By how many roundings outputs elsewhere move when the tokens at ``changed`` do; None if no output has positions."""
+    """Return by how many roundings other outputs move with the tokens at ``changed``; None if no output has
+    positions."""
     ids = tensors[name]
     others = [i for i in range(ids.shape[1]) if i not in changed]
     if not others or not len(changed):
@@ -241,7 +285,12 @@ def _gap_elsewhere(
     worst: float | None = None
     for x, y in zip(before, after, strict=True):
         if x.dim() == 3 and x.shape[1] == ids.shape[1]:
-            a, b = x[:, others].double(), y[:, others].double()
-            scale = max(float(a.abs().nan_to_num(0, 0, 0).max()), 1e-30) * torch.finfo(x.dtype).eps
-            worst = max(worst or 0.0, float((a - b).abs().nan_to_num(0, 0, 0).max()) / scale)
+            worst = max(worst or 0.0, _roundings(x[:, others], y[:, others]))
     return worst
+
+
+def _roundings(x: Tensor, y: Tensor) -> float:
+    """Return by how many roundings two tensors differ."""
+    a, b = x.double(), y.double()
+    scale: float = max(float(a.abs().nan_to_num(0, 0, 0).max()), 1e-30) * torch.finfo(x.dtype).eps
+    return float((a - b).abs().nan_to_num(0, 0, 0).max()) / scale

@@ -1,6 +1,7 @@
-"""The attention of a running forward pass, handed to whoever listens: a `Collector` in a context variable.
+"""Collection of attention during a forward pass, by a `Collector` in a context variable.
 
-Without a collector every hook does what the model did before, so a wrapped model can serve other callers at the same time.
+Without a collector, every hook does what the model did before, so a wrapped model can serve other callers at the same
+time.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from attnflow.capture.scores import LazyMask, Scores, mixed, scores_of
-from attnflow.errors import InputError
+from attnflow.capture.wrappers import eagerly
+from attnflow.errors import InputError, ModelError
 
 PREFIX = "attnflow_"
-"""Names under which our function stands in the attention interface: the prefix and the implementation it stands for."""
+"""Prefix of our names in the attention interface; the name of the replaced implementation follows."""
 
 
 @dataclass
 class Call:
     """One attention call of the forward pass.
 
-    mean: heads reduced, [batch, query, key]. heads: all of them, [batch, head, query, key], where they were asked for.
-    scores: the operands, where only those are kept. value: the values, [batch, key head, key, size], where asked for.
-    lengths: of the values, mean over the heads that were reduced, [batch, key]; None where no values were seen.
-    own: how much of each state comes from itself, [batch, position], where `attnflow.capture.shares` could measure it.
+    mean: heads reduced, [batch, query, key].
+    heads: all heads, [batch, head, query, key], if requested.
+    scores: the operands, if only those are kept.
+    value: the values, [batch, key head, key, size], if requested.
+    lengths: the norms of the values, averaged over the reduced heads, [batch, key]; None if no values were seen.
+    own: how much of each state comes from itself, [batch, position], if `attnflow.capture.shares` could measure it.
     """
 
     path: str
@@ -44,21 +48,30 @@ class Call:
     lengths: Tensor | None = None
     own: Tensor | None = None
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of queries and keys; (0, 0) for a call that kept nothing."""
+        if self.mean is not None:
+            return int(self.mean.shape[-2]), int(self.mean.shape[-1])
+        return (0, 0) if self.scores is None else (self.scores.queries, self.scores.keys)
+
 
 @dataclass
 class Collector:
     """What to keep of the attention calls, and what was kept.
 
-    mode: "whole", the model's own eager attention, all heads of a layer at once; "blocks", our softmax for some queries at
-        a time; "operands", queries and keys only; "compare", both of the first, of which only the ``worst`` gap is kept;
-        "alone", nothing, and every position is made to attend to itself only; "alone, softmax", the same by way of
-        every softmax over a square; "inside", all heads as the graph of autograd has them, and the values; "without",
-        nothing, and item b of the batch takes nothing from position ``without[b]``; "frozen" and "frozen, whole",
-        what ``attend(module, query, key, value, mask, …)`` keeps, which computes the attention's output; "layers",
-        the same where layers run one by one.
-    reduce: "mean", "max", "min" or a list of heads. keep_heads: True for all calls, or the calls by number.
-    keep: of "operands", what takes them from each call, with the values, as soon as it is seen.
-    measure: keep the lengths of the values. names: whether anybody asks for the names of the modules that attend.
+    mode: "whole" runs the model's own eager attention, with all heads of a layer at once; "blocks" runs our softmax for
+        a few queries at a time; "operands" keeps queries and keys only; "compare" runs the first two and keeps only the
+        ``worst`` gap; "alone" keeps nothing and makes every position attend only to itself; "alone, softmax" does the
+        same through every softmax over a square; "inside" keeps the values and all heads, as part of the autograd
+        graph; "without" keeps nothing, and item b of the batch takes nothing from position ``without[b]``; "frozen" and
+        "frozen, whole" keep what ``attend(module, query, key, value, mask, …)`` keeps, which computes the attention's
+        output; "layers" does the same when layers run one by one.
+    reduce: "mean", "max", "min" or a list of heads.
+    keep_heads: True for all calls, or the numbers of the calls.
+    keep: for "operands", a function that takes each call with its values as soon as it is seen.
+    measure: keep the norms of the values.
+    names: whether the names of the attending modules are needed.
     """
 
     mode: str = "whole"
@@ -78,7 +91,7 @@ class Collector:
         return self.keep_heads if isinstance(self.keep_heads, bool) else len(self.calls) in self.keep_heads
 
     def add(self, module: Any, weights: Tensor, value: Tensor | None, has_sinks: bool = False) -> None:
-        """A whole layer: weights [batch, head, query, key]; values [batch, key head, key, size] where they are known."""
+        """Add a whole layer: weights [batch, head, query, key], and values [batch, key head, key, size] if known."""
         heads = weights.detach().float() if self.wants_heads() else None
         mean = reduce_heads(weights.detach(), self.reduce)
         count = int(weights.shape[1])
@@ -86,14 +99,14 @@ class Collector:
         self.calls.append(Call(*self.named(module), count, has_sinks, mean, heads, lengths=lengths))
 
     def add_inside(self, module: Any, weights: Tensor, value: Tensor) -> None:
-        """A whole layer with its values; gradients reach the weights."""
+        """Add a whole layer with its values, such that gradients reach the weights."""
         mean = reduce_heads(weights.detach(), self.reduce)
         sinks, count = getattr(module, "sinks", None) is not None, int(weights.shape[1])
         lengths = self._lengths(value, count)
         self.calls.append(Call(*self.named(module), count, sinks, mean, weights, value=value, lengths=lengths))
 
     def add_blocks(self, module: Any, scores: Scores, value: Tensor, output: bool = True) -> Tensor | None:
-        """A layer in blocks of queries; with ``output`` also what the attention gives, [batch, query, head, size]."""
+        """Add a layer in blocks of queries; with ``output``, return its output, [batch, query, head, size]."""
         batch, heads, queries, _ = scores.query.shape
         mean = scores.query.new_zeros(batch, queries, scores.keys, dtype=torch.float32)
         all_heads = mean.new_zeros(batch, heads, queries, scores.keys) if self.wants_heads() else None
@@ -121,9 +134,10 @@ class Collector:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> None:
-        """The weights behind a call of `scaled_dot_product_attention`."""
+        """Add the weights behind a call of `scaled_dot_product_attention`."""
         q, k, v = (x if x.dim() == 4 else x.reshape(-1, 1, *x.shape[-2:]) for x in (query, key, value))
-        # is_causal there is aligned at the first query, which differs from ours only where there are fewer queries.
+        # is_causal aligns the first query with the first key there, which differs from ours only if there are fewer
+        # queries.
         mask = attn_mask
         if is_causal and q.shape[2] != k.shape[2]:
             mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
@@ -146,7 +160,7 @@ class Collector:
             self.keep(call)
 
     def _lengths(self, value: Tensor | None, heads: int) -> Tensor | None:
-        """``‖v_k‖`` of values [batch, key head, key, size], mean over the heads that are reduced: [batch, key]."""
+        """Return ``‖v_k‖`` of values [batch, key head, key, size], averaged over the reduced heads: [batch, key]."""
         if value is None or not self.measure:
             return None
         lengths = value.detach().norm(dim=-1).float()  # [batch, key head, key]
@@ -168,18 +182,19 @@ _path: ContextVar[tuple[str, ...]] = ContextVar("attnflow_path", default=())
 def collecting(collector: Collector) -> Iterator[Collector]:
     token = _collector.set(collector)
     try:
-        yield collector
+        with eagerly():
+            yield collector
     finally:
         _collector.reset(token)
 
 
 def is_collecting(collector: Collector) -> bool:
-    """Whether it is this collector's pass that runs: hooks on a shared model are met by the passes of others too."""
+    """Return whether this collector's pass is running: hooks on a shared model also see the passes of others."""
     return _collector.get() is collector
 
 
 def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
-    """[batch, head, query, key] -> [batch, query, key] in float32."""
+    """Reduce [batch, head, query, key] -> [batch, query, key] in float32."""
     if how == "mean":
         return weights.mean(1, dtype=torch.float32)
     if isinstance(how, list):
@@ -190,15 +205,17 @@ def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
 
 
 def eager_function(module: torch.nn.Module) -> Callable[..., Any]:
-    """The attention that the model's own file writes out; a few files call it otherwise, and those are not for us."""
-    function = getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
-    if function is None:
-        raise InputError(f"the file of {type(module).__name__} has no eager_attention_forward")
-    return function  # type: ignore[no-any-return]
+    """Return the eager attention of the model's own file. Files that name it differently are not supported."""
+    for cls in type(module).__mro__:  # FSDP puts its own class before the model's
+        function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
+        if function is not None:
+            return function  # type: ignore[no-any-return]
+    raise InputError(f"the module of {type(module).__name__} defines no eager_attention_forward")
 
 
 def register(original: str) -> str:
-    """Puts our attention and mask functions into transformers' interfaces, in front of ``original``; returns the name."""
+    """Register our attention and mask functions in transformers' interfaces, in front of ``original``; return its
+    name."""
     from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -207,13 +224,16 @@ def register(original: str) -> str:
     if name in ALL_ATTENTION_FUNCTIONS.valid_keys():
         return name
 
-    def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Any:
+    def attention(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **kwargs: Any
+    ) -> Any:
         collector = _collector.get()
+        mask = _picked(module, attention_mask, key, **kwargs)  # some files pass it under this argument name
         if collector is None:
             function = eager_function(module) if original == "eager" else ALL_ATTENTION_FUNCTIONS[original]
             return function(module, query, key, value, mask, **kwargs)
         if collector.attend is not None:
-            return collector.attend(module, query, key, value, mask, **kwargs), None
+            return collector.attend(module, query, key, value, mask, **kwargs).contiguous(), None
         if collector.mode == "alone":
             return eager_function(module)(module, query, key, value, itself_only(query, key), **kwargs)
         if collector.mode == "whole":
@@ -228,6 +248,8 @@ def register(original: str) -> str:
             collector.seen += 1
             left = torch.arange(value.shape[2], device=value.device) != collector.without.to(value.device)[:, None]
             return eager_function(module)(module, query, key, value * left[:, None, :, None], mask, **kwargs)[0], None
+        if isinstance(mask, LazyMask) and mask.keys != key.shape[2]:
+            raise further_keys(collector.named(module)[0], int(query.shape[2]), int(key.shape[2]))
         scores = scores_of(module, query, key, mask, **kwargs)
         if collector.mode == "compare":
             dense = mask.dense(query.dtype).to(query.device) if isinstance(mask, LazyMask) else mask
@@ -242,7 +264,8 @@ def register(original: str) -> str:
 
         out, operands = attention_output(scores, value)
         collector.add_operands(module, operands, value)
-        return out, None
+        # contiguous, as from every function of the interface, because some files view it in another shape
+        return out.contiguous(), None
 
     def mask(*args: Any, **kwargs: Any) -> Any:
         collector = _collector.get()
@@ -258,8 +281,37 @@ def register(original: str) -> str:
     return name
 
 
+def further_keys(path: str, queries: int, keys: int) -> ModelError:
+    """Return the refusal of a text with more keys than positions, unlike the text of the self-check."""
+    return ModelError(
+        f"{path} attends to {keys} keys from {queries} positions, although there was one key per position in the "
+        "self-check on a shorter text: the additional keys represent several positions at once, so this text is too "
+        "long to be explained by attention"
+    )
+
+
+def _picked(module: Any, mask: Any, key: Tensor, indices: Tensor | None = None, **kwargs: Any) -> Any:
+    """Restrict the mask to the keys that an indexer picked for each query, [batch, query, picked].
+
+    Model files (DeepSeek-V3.2 and later) do this themselves under "eager" and "sdpa", and pass the numbers of the keys
+    to functions of any other name, such as ours.
+    """
+    if kwargs.get("block_indices") is not None or (indices is not None and not isinstance(mask, Tensor)):
+        raise InputError(
+            f"{type(module).__name__} uses an indexer to pick the keys that a query sees, and its choice is not passed "
+            "on to other attention functions"
+        )
+    if indices is None:
+        return mask
+    left_out = torch.ones(*indices.shape[:2], key.shape[2], dtype=torch.bool, device=indices.device)
+    left_out = left_out.scatter(-1, indices.long(), False)[:, None]
+    if mask.dtype == torch.bool:
+        return mask & ~left_out
+    return mask.masked_fill(left_out, torch.finfo(mask.dtype).min)
+
+
 def itself_only(query: Tensor, key: Tensor) -> Tensor:
-    """The additive mask [query, key] under which each position sees itself."""
+    """Return the additive mask [query, key] under which each position sees only itself."""
     lowest = torch.finfo(query.dtype).min
     seen = torch.eye(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device)
     return torch.where(seen, torch.zeros((), dtype=query.dtype, device=query.device), lowest)[None, None]
@@ -279,7 +331,7 @@ def lazy_mask(
     device: Any = "cpu",
     **kwargs: Any,
 ) -> LazyMask:
-    """The mask that transformers would make, as a rule: the arguments are those of its mask functions."""
+    """Return the mask that transformers would make, as a rule. The arguments are those of its mask functions."""
     from transformers.masking_utils import and_masks, causal_mask_function, padding_mask_function, prepare_padding_mask
 
     rule = causal_mask_function if mask_function is None else mask_function
@@ -311,7 +363,7 @@ def lazy_mask(
 
 
 def _slides(mask: LazyMask, window: int) -> bool:
-    """Whether it is the sliding window it could be: chunked attention has a local size too."""
+    """Return whether the mask really is a sliding window: chunked attention has a local size too."""
     keys = torch.arange(mask.keys, device=mask.device)
     for q in {0, window - 1, window, mask.queries // 2, (window * 3) // 2, mask.queries - 1}:
         if q < mask.queries and not bool((mask.block(q, q + 1)[0, 0, 0] == ((keys <= q) & (keys > q - window))).all()):
@@ -320,7 +372,7 @@ def _slides(mask: LazyMask, window: int) -> bool:
 
 
 class Intercept(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
-    """Sees the fused attention of plain PyTorch: `scaled_dot_product_attention` and `multi_head_attention_forward`."""
+    """Intercepts fused attention in plain PyTorch: `scaled_dot_product_attention`, `multi_head_attention_forward`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -346,7 +398,7 @@ _SOFTMAX = (torch.softmax, torch.Tensor.softmax, torch.nn.functional.softmax)
 
 
 def _alone(func: Any, args: Any, kwargs: Any, collector: Collector) -> Any:
-    """What makes attention, made so that each position sees itself only; ``collector.seen`` counts."""
+    """Run an attention function such that each position sees only itself; count in ``collector.seen``."""
     if collector.mode == "alone, softmax":
         out = func(*args, **kwargs)
         if func not in _SOFTMAX or out.dim() != 4 or out.shape[-1] != out.shape[-2]:
@@ -360,14 +412,14 @@ def _alone(func: Any, args: Any, kwargs: Any, collector: Collector) -> Any:
     if func is torch.nn.functional.scaled_dot_product_attention:
         options = {k: v for k, v in arguments.items() if k in ("query", "key", "value", "scale", "enable_gqa")}
         return func(**options, attn_mask=itself_only(query, key)[0, 0])
-    # position first, whatever the module's own order is
+    # here positions always come first, whatever the order of the module
     hidden = ~torch.eye(query.shape[0], key.shape[0], dtype=torch.bool, device=query.device)
     return func(*args, **{**kwargs, "attn_mask": hidden, "key_padding_mask": None, "is_causal": False})
 
 
 @contextmanager
 def inside(model: torch.nn.Module) -> Iterator[None]:
-    """While active, `_path` names the innermost module that runs: what plain PyTorch's functions cannot tell."""
+    """Make `_path` name the innermost running module while active, which plain PyTorch's functions do not know."""
 
     def enter(path: str) -> Any:
         def hook(module: Any, args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tokens that steer a model instead of spelling a text, and texts in which they are written out."""
+"""Control tokens, which steer a model instead of spelling a text, and texts that contain them literally."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Tokens(NamedTuple):
-    """A text in tokens. added: those that the tokenizer put there by itself."""
+    """The tokens of a text.
+
+    added: which of them the tokenizer inserted by itself.
+    """
 
     ids: list[int]
     offsets: list[Range]
@@ -22,15 +25,15 @@ class Tokens(NamedTuple):
 
 
 def special_ids(tokenizer: Any) -> set[int]:
-    """Tokens that the tokenizer calls special, in one way or the other."""
+    """Return all tokens that the tokenizer calls special in any way."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return {*(int(i) for i, token in added.items() if token.special), *map(int, tokenizer.all_special_ids)}
 
 
 def control_tokens(tokenizer: Any) -> dict[int, Any]:
-    """Added tokens that steer a model, by id: special ones, and those that the chat template writes.
+    """Return the added tokens that steer a model, by id: special ones, and those in the chat template.
 
-    White space is none of them, which templates write as text, nor are the tokens of single bytes.
+    White space, which templates write as text, and tokens of single bytes do not count.
     """
     template = getattr(tokenizer, "chat_template", None)
     written = template if isinstance(template, str) else "".join((template or {}).values())
@@ -43,7 +46,7 @@ def control_tokens(tokenizer: Any) -> dict[int, Any]:
 
 
 def acting(tokenizer: Any, text: str, ids: Sequence[int], offsets: Sequence[Range]) -> list[bool]:
-    """Which tokens are control tokens that stand in the text. The token of unknown words is one if it is written out."""
+    """Return which tokens are control tokens in the text. The unknown token counts if it is written literally."""
     control = control_tokens(tokenizer)
     unknown = getattr(tokenizer, "unk_token_id", None)
     return [
@@ -53,26 +56,27 @@ def acting(tokenizer: Any, text: str, ids: Sequence[int], offsets: Sequence[Rang
 
 
 def unused(text: str, count: int) -> list[str]:
-    """Private characters that the text does not hold."""
+    """Return private characters that are not in the text."""
     seen = set(text)
     free = (chr(i) for i in range(0xF0000, 0xFFFFE) if chr(i) not in seen)
     return [next(free) for _ in range(count)]
 
 
 def encode_apart(tokenizer: Any, text: str, plain: Sequence[Range], add_special: bool) -> Tokens:
-    """A text in tokens, where control tokens within the plain ranges are spelled as any other text.
+    """Tokenize a text such that control tokens within the plain ranges are spelled like any other text.
 
-    transformers has split_special_tokens for that, which is not enough: it spells those of a template, too, and Unigram
-    models have control tokens among their pieces. So a copy of the tokenizer knows them by private characters, at the
-    same length. Outside of the plain ranges they are written with those; inside, their names mean nothing to it.
+    transformers has split_special_tokens for this, which is not enough: it also spells the control tokens of a
+    template, and Unigram models have control tokens among their pieces. So a copy of the tokenizer knows them by
+    private characters, with the same length. Outside the plain ranges they are written with these characters; inside,
+    their names mean nothing to the copy.
     """
     control = control_tokens(tokenizer)
     names = [str(token) for token in control.values()]
     if not getattr(tokenizer, "is_fast", False):
         shown = [name for name in names if any(name in text[start:end] for start, end in plain)]
         raise InputError(
-            f"the prompt holds {', '.join(shown)}, which this tokenizer cannot take for plain text: leave it out, or give "
-            "interpret_special=True"
+            f"the prompt contains {', '.join(shown)}, which this tokenizer cannot read as plain text: remove it, or "
+            "give interpret_special=True"
         )
     stand_ins = {name: sign * len(name) for name, sign in zip(names, unused(text, len(names)), strict=True)}
     copy = _copy(tokenizer.backend_tokenizer, control.values(), stand_ins)
@@ -82,7 +86,7 @@ def encode_apart(tokenizer: Any, text: str, plain: Sequence[Range], add_special:
 
 
 def _copy(backend: Any, control: Any, stand_ins: Mapping[str, str]) -> Any:
-    """The tokenizer with other names for its control tokens, and the same ids."""
+    """Return a copy of the tokenizer with other names for its control tokens, and the same ids."""
     from tokenizers import Tokenizer
 
     state = json.loads(backend.to_str())
@@ -108,7 +112,10 @@ def _copy(backend: Any, control: Any, stand_ins: Mapping[str, str]) -> Any:
 
 
 def _renamed(token: Any, name: str, normalizer: Any) -> Any:
-    """A token that no setting of the tokenizer spells out. normalized: it is looked for in the text as normalized."""
+    """Return a token that no setting of the tokenizer spells out.
+
+    normalized: the tokenizer looks for it in the normalized text.
+    """
     from tokenizers import AddedToken
 
     survives = normalizer is None or name in normalizer.normalize_str(name)
@@ -117,7 +124,7 @@ def _renamed(token: Any, name: str, normalizer: Any) -> Any:
 
 
 def _disguised(text: str, plain: Sequence[Range], stand_ins: Mapping[str, str]) -> str:
-    """The text with the stand-ins of control tokens outside of the plain ranges."""
+    """Replace control tokens outside the plain ranges by their stand-ins."""
     pattern = re.compile("|".join(map(re.escape, sorted(stand_ins, key=len, reverse=True))))
     pieces, cursor = [], 0
     for start, end in (*plain, (len(text), len(text))):

@@ -1,4 +1,4 @@
-"""The text of tokens by decoding them: for what a model wrote, and for tokenizers that give no offsets."""
+"""Decoding of tokens into text, for answers that a model generated and for tokenizers without offsets."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 from attnflow.texts.units import Range
 
 WINDOW = 8
-"""Tokens before the current one that are decoded with it: how it is written depends on no more of them."""
+"""How many earlier tokens are decoded with the current one: its spelling depends on no more of them."""
 
-_BROKEN = "\ufffd"  # what bytes decode to that are no whole character
+_BROKEN = "\ufffd"  # what incomplete characters decode to
 
 
 def decoded(
     tokenizer: Any, ids: Sequence[int], before: Sequence[int] = (), skip_special: bool = True
 ) -> tuple[str, list[Range]]:
-    """The text that the ids add to what stands before them, and the range of each.
+    """Return the text that the ids add to the tokens before them, and the range of each.
 
-    A token of some bytes of a character has the range of the whole character. A special token has an empty range, unless
-    special ones are not to be skipped.
+    A token that is only some bytes of a character gets the range of the whole character. A special token gets an empty
+    range, unless ``skip_special`` is False.
     """
     special = set(tokenizer.all_special_ids)
     context, text, ranges = _context(tokenizer, before), "", list[Range]()
     borders = [0]  # places in the context where a character begins
-    pending: list[int] = []  # tokens whose last character is not whole yet
+    pending: list[int] = []  # tokens whose last character is incomplete
     base = _decode(tokenizer, context, skip_special)
     steps = [base]  # the context's text, then with each of the pending tokens
     for number, i in enumerate(ids):
@@ -46,12 +46,12 @@ def decoded(
 
 
 def _settled(steps: Sequence[str]) -> list[Range]:
-    """The ranges of tokens that end with a whole character, in what they add to the first step."""
+    """Return the ranges of tokens that together complete a character, in the text that they add to the first step."""
     base, final = steps[0], steps[-1]
     shared = _shared(base, final)
     ranges = []
     start = shared
-    for step in steps[1:-1]:  # each ends within a character; one that is not whole may spoil the text before it, too
+    for step in steps[1:-1]:  # each ends within a character; an incomplete one may also spoil the text before it
         stable = max(start, _shared(step.rstrip(_BROKEN), final))
         ranges.append((start, min(stable + 1, len(final))))
         start = stable
@@ -61,14 +61,14 @@ def _settled(steps: Sequence[str]) -> list[Range]:
 
 
 def _shared(a: str, b: str) -> int:
-    """How many characters two texts have in common from the start."""
+    """Return the length of the common prefix of two texts."""
     if b.startswith(a):
         return len(a)
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _context(tokenizer: Any, before: Sequence[int]) -> list[int]:
-    """The last of the tokens before, from one on that is no part of a character."""
+    """Return the last of the earlier tokens, beginning with one that is not part of a character."""
     start = max(0, len(before) - WINDOW)
     while start and not _decode(tokenizer, [before[start]], False).strip(_BROKEN):
         start -= 1
@@ -76,7 +76,7 @@ def _context(tokenizer: Any, before: Sequence[int]) -> list[int]:
 
 
 def _is_spelled(tokenizer: Any, token: int) -> bool:
-    """Whether the token is more than the mark that a word begins."""
+    """Return whether the token is more than the mark of a word's beginning."""
     return bool(str(tokenizer.convert_ids_to_tokens(token)).strip("▁Ġ"))
 
 
@@ -85,9 +85,9 @@ def _decode(tokenizer: Any, ids: Sequence[int], skip_special: bool) -> str:
 
 
 def aligned(text: str, decoding: str, ranges: Sequence[Range]) -> list[Range]:
-    """Ranges of a decoding as ranges of the text that was encoded, which may differ in case and white space.
+    """Map ranges of a decoding to ranges of the encoded text, which may differ in case and white space.
 
-    What does not stand in the text, such as the name of an unknown token, has what lies between its neighbours.
+    A piece that is not in the text, such as the name of an unknown token, gets the range between its neighbours.
     """
     same_case = len(text.lower()) == len(text)
     folded, pieces = (text.lower(), decoding.lower()) if same_case else (text, decoding)
@@ -110,7 +110,7 @@ def aligned(text: str, decoding: str, ranges: Sequence[Range]) -> list[Range]:
 
 
 def _filled(size: int, places: Sequence[Range | None]) -> list[Range]:
-    """The places, with the gaps between their neighbours where there is none."""
+    """Fill missing places with the gaps between their neighbours."""
     result: list[Range] = []
     following, begins = size, list[int]()
     for place in reversed(places):

@@ -1,8 +1,8 @@
 # mypy: ignore-missing-imports, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""What edges weigh on the GPU: heads are added up inside a tile, so that only [query, key] of a few queries is written.
+"""Edge weights on the GPU: heads are summed inside a tile, so only [query, key] of a few queries is written.
 
-A tile of edges stays in registers while the heads pass by. Whatever rows are wanted then come from one thin product with
-the tiles, and the sums of the edges' rows from the same tiles: 256 rows cost the scores of one pass, not 256 a head.
+A tile of edges stays in registers while the heads pass by. All requested rows then come from one thin product with the
+tiles, and the row sums of the edges from the same tiles: 256 rows cost the scores of one pass, not 256 per head.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def edge_rows(
     signed: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """``factor · Σ_h w·exp(s[b, h, q, k] - lse[b, h, q])``, float32 [batch, queries, keys].
+    """Compute ``factor · Σ_h w·exp(s[b, h, q, k] - lse[b, h, q])``, float32 [batch, queries, keys].
 
     query, key, lse, scale, causal, window, softcap, bias: as in `kernels.transposed_product`.
-    offset: how many positions the first query stands behind the first key; by default the last ones stand side by side.
+    offset: the position of the first query relative to the first key; by default the last query and the last key align.
     spans: the first and the last key that each query sees, int32 [batch, queries], for masks of texts side by side.
     lengths: w = lengths[b, h, k].
-    direction, value: w = direction_q·value_k, [batch, heads, queries, size] and as key; what is negative counts as 0 unless
-        ``signed``.
-    out: rows to which this is added, in place of new ones.
+    direction, value: w = direction_q·value_k, [batch, heads, queries, size] and as key; negative values count as 0
+        unless ``signed``.
+    out: rows to add this to, instead of new ones.
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
@@ -91,14 +91,14 @@ def edge_rows(
 
 
 def thin_product(rows: Tensor, edges: Tensor) -> Tensor:
-    """``rows @ edges``: [batch, row, query] · [batch, query, key], float32, as exact as single precision.
+    """Compute ``rows @ edges``: [batch, row, query] · [batch, query, key], with the accuracy of float32.
 
-    A matrix product of float32 runs on tensor cores only with 11 bits. Two bfloat16 hold 16 bits of each factor, and three
-    products of these are exact to 1e-6, at a tenth of the time that the plain product takes.
+    A matrix product of float32 runs on tensor cores only with 11 bits. Two bfloat16 numbers represent 16 bits of each
+    factor, and three products of these are exact to 1e-6, in a tenth of the time of the plain product.
     """
     batch, count, queries = rows.shape
     keys = edges.shape[2]
-    if count == 1:  # memory decides here, not arithmetic
+    if count == 1:  # limited by memory, not by arithmetic
         return torch.matmul(rows, edges)
     out = torch.empty((batch, count, keys), dtype=torch.float32, device=rows.device)
     rows = rows.float().contiguous()
@@ -125,10 +125,12 @@ def value_gradient(
     bias: Tensor | None = None,
     spans: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """``dV[b, g, k] = Σ_q Σ_h exp(s[b, h, q, k] - lse[b, h, q])·upward[b, h, q]`` over the heads h that share values g.
+    """Compute ``dV[b, g, k] = Σ_q Σ_h exp(s[b, h, q, k] - lse[b, h, q])·upward[b, h, q]``.
 
-    upward: the gradient of what heads give, [batch, heads, queries, size]. Others as in `edge_rows`. Returns
-    [batch, kv heads, keys, size] in the type of ``upward``: all of attention's backward pass where weights are constants.
+    The sum is over the heads h that share values g. With constant weights, this is the whole backward pass of attention.
+
+    upward: the gradient of the heads' outputs, [batch, heads, queries, size]. Other arguments are as in `edge_rows`.
+    Returns [batch, kv heads, keys, size] in the dtype of ``upward``.
     """
     batch, heads, queries, size = query.shape
     kv_heads, keys, wide = key.shape[1], key.shape[2], upward.shape[3]
@@ -150,9 +152,10 @@ def value_gradient(
 
 
 def squared_lengths(value: Tensor, gram: Tensor) -> Tensor:
-    """``vᵀ·G·v`` of values [batch, kv heads, keys, size] in half precision and G [heads, size, size] in float32.
+    """Compute ``vᵀ·G·v`` of values v [batch, kv heads, keys, size] in half precision and G [heads, size, size].
 
-    Returns float32 [batch, heads, keys]. G is taken as the sum of two halves, which is all of it but for 16 bits.
+    Returns float32 [batch, heads, keys]. G is float32, and is split into two half-precision matrices, which together
+    represent it to 16 bits.
     """
     batch, kv_heads, keys, size = value.shape
     heads = gram.shape[0]
@@ -167,7 +170,7 @@ def squared_lengths(value: Tensor, gram: Tensor) -> Tensor:
 
 
 def _tiles(dtype: Any, size: int, directed: bool) -> tuple[int, int, int, int]:
-    """Queries and keys a tile, warps, and stages of the pipeline."""
+    """Return queries and keys per tile, warps, and pipeline stages."""
     padded = triton.next_power_of_2(size)
     if dtype == torch.float32:
         return (64, 32, 4, 1) if padded > 64 or directed else (64, 64, 4, 2)
@@ -192,7 +195,7 @@ def _edge_rows(
     at_q = start_q + tl.arange(0, BLOCK_Q)
     d = tl.arange(0, BLOCK_D)
     exists_q, exists_k = at_q < queries, at_k < keys
-    # Where no query of the tile sees any of its keys, no head is looked at.
+    # Skip all heads if no query of the tile sees any of its keys.
     count = heads
     if CAUSAL:
         if start_k > start_q + BLOCK_Q - 1 + offset:
@@ -229,7 +232,7 @@ def _edge_rows(
                 mask=exists_q[:, None] & exists_k[None, :], other=0.0,
             ).to(tl.float32)  # fmt: skip
             s = tl.where(added > lowest, s + added * 1.4426950408889634, -float("inf"))
-        # Hidden keys may have scores far above what the sum of a row holds: they must not become inf, nor inf · 0.
+        # Hidden keys may have scores far above the row's sum; they must not become inf, nor inf · 0.
         p = tl.exp2(tl.where(seen, s + c[:, None], -float("inf")))
         if LENGTHS:
             p = p * tl.load(lengths + (b * heads + h) * keys + at_k, mask=exists_k, other=0.0)[None, :]
@@ -268,14 +271,15 @@ def _thin_product(
             edges + b * e_b + at_q.to(tl.int64)[:, None] * e_q + at_k[None, :],
             mask=(at_q < queries)[:, None] & (at_k < keys)[None, :], other=0.0,
         )  # fmt: skip
-        # Rounded, so that what is left over has either sign, and so has the product of the two that is left out.
+        # Rounded, so that the remainder has either sign, and so has the omitted product of the two remainders.
         weight_high, edge_high = weight.to(tl.bfloat16), edge.to(tl.bfloat16)
         weight_low = (weight - weight_high.to(tl.float32)).to(tl.bfloat16)
         edge_low = (edge - edge_high.to(tl.float32)).to(tl.bfloat16)
         part = tl.dot(weight_high, edge_high)
         part = tl.dot(weight_high, edge_low, part)
         part = tl.dot(weight_low, edge_high, part)
-        # Tensor cores cut sums off, which adds up over many tiles, and the compiler would make a plain sum theirs.
+        # Tensor cores truncate sums, which adds up over many tiles, and the compiler would turn a plain sum into
+        # theirs.
         total = tl.fma(part, tl.full([BLOCK_R, BLOCK_K], 1.0, tl.float32), total)
     place = out + (b * count + r.to(tl.int64)[:, None]) * keys + at_k[None, :]
     tl.store(place, total, mask=(r < count)[:, None] & (at_k < keys)[None, :])
@@ -310,7 +314,7 @@ def _value_gradient(
         end = tl.maximum(tl.minimum(start_k + BLOCK_K - 1 + WINDOW - offset, queries), begin)
     steps = tl.cdiv(end - begin, BLOCK_Q)
     total = tl.zeros([BLOCK_K, BLOCK_W], tl.float32)
-    # The heads of the group one after the other, in one loop, so that loads run ahead across its ends.
+    # Loop over steps and heads of the group at once, so that loads run ahead across the ends of heads.
     for number in tl.range(0, steps * group):
         h = (g * group + number // steps).to(tl.int64)
         at_q = begin + number % steps * BLOCK_Q + tl.arange(0, BLOCK_Q)

@@ -1,4 +1,4 @@
-"""What a user gives to a model: which of `inputs` it is for, with the decoder's side and the model's limits."""
+"""Encoding of a user's input: dispatch to `inputs`, the decoder's side, and the model's limits."""
 
 from __future__ import annotations
 
@@ -10,36 +10,68 @@ import torch
 from torch import Tensor
 
 from attnflow.capture import inputs
+from attnflow.capture.decoded import decoded
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.picture import picture_of
-from attnflow.errors import InputError
+from attnflow.capture.picture import image_places, picture_of
+from attnflow.capture.processed import features
+from attnflow.capture.sound import as_far_as_taken
+from attnflow.capture.wiring import Wiring, wiring_of
+from attnflow.errors import InputError, a_type
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 
+PROMPT = 8
+"""More tokens than any model begins a transcript with: Whisper has four, for language, task and no time stamps."""
+
+
 def limit(model: Runner) -> int | None:
-    """How many tokens the model takes, or None where nothing says so."""
+    """Return how many tokens the model takes, or None if unknown."""
     limits = []
     stated = getattr(model.tokenizer, "model_max_length", None)
     if isinstance(stated, int) and stated < 10**9:
         limits.append(stated)
+    if model.pooling is not None and model.pooling.limit is not None:
+        limits.append(model.pooling.limit)
     text = model.text_config
     positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
     relative = hasattr(text, "relative_attention_num_buckets") or getattr(text, "position_biased_input", True) is False
     if isinstance(positions, int) and positions > 0 and not relative:
-        # RoBERTa and its kin count positions from the padding id on.
+        # RoBERTa and similar models count positions from the padding id on.
         offset = _position_offset(model)
-        limits.append(positions - offset)
+        limits.append(int(positions * _stretch(text)) - offset)
     return min(limits) if limits else None
 
 
+def _stretch(config: Any) -> float:
+    """Return by which factor a text may exceed the configured length, because of scaled rotary positions."""
+    options = getattr(config, "rope_parameters", None) or {}
+    factor = options.get("factor") if options.get("rope_type") == "dynamic" else None
+    return max(1.0, float(factor or 1))
+
+
 def decoder_limit(model: Runner) -> int | None:
-    """How many tokens the decoder of an encoder-decoder takes, or None where nothing says so."""
+    """Return how many tokens the decoder of an encoder-decoder takes, or None if unknown."""
     text = model.text_config
     positions = getattr(text, "max_position_embeddings", None) or getattr(text, "max_target_positions", None)
     relative = hasattr(text, "relative_attention_num_buckets")
     return positions if isinstance(positions, int) and positions > 0 and not relative else None
+
+
+def check_vocabulary(model: Runner, ids: Sequence[int]) -> None:
+    """Check that the model has an embedding for each token; otherwise PyTorch fails, on a GPU beyond repair."""
+    bare: Any = model.model
+    try:
+        table = bare.get_input_embeddings()
+    except (AttributeError, NotImplementedError):  # plain PyTorch, or embeddings of another kind
+        return
+    largest = max(ids, default=0)
+    if isinstance(table, torch.nn.Embedding) and largest >= table.num_embeddings:
+        raise InputError(
+            f"token {largest} is outside of the model's vocabulary of {table.num_embeddings} tokens: the tokenizer and "
+            "the model do not belong together"
+        )
 
 
 def _position_offset(model: Runner) -> int:
@@ -51,17 +83,19 @@ def _position_offset(model: Runner) -> int:
 
 
 def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
-    """What `Model.trace` was given, as tensors and labels; what is encoded already stays as it is."""
+    """Encode an input of `Model.trace` into tensors and labels. Encoded inputs are returned unchanged."""
     if isinstance(item, Encoded):
         return item
     if isinstance(item, Mapping):
         return _named_tensors(model, item)
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and not isinstance(item[1], str):
+        return _named_tensors(model, features(model, *item)[0])
     main = getattr(model.model, "main_input_name", "input")
     both = hasattr(model.model, "get_text_features") and hasattr(model.model, "get_image_features")
     if main == "pixel_values" or (both and not isinstance(item, str | tuple)):
         return inputs.encode_image(getattr(model.processor, "image_processor", model.processor), item, _patch(model))
-    if main in ("input_values", "input_features"):
-        encoded = inputs.encode_audio(model.processor, item, main, rate)
+    if model.hears:
+        encoded = as_far_as_taken(model, inputs.encode_audio(model.processor, item, main, rate), truncate)
         return (
             _with_target(model, encoded, target, truncate)
             if getattr(model.config, "is_encoder_decoder", False)
@@ -70,7 +104,7 @@ def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: i
     if isinstance(item, Tensor):
         return _named_tensors(model, {main: item if item.dim() > 1 else item[None]})
     if target is not None and not getattr(model.config, "is_encoder_decoder", False):
-        raise InputError("target is for encoder-decoder models, and this is none: leave it out")
+        raise InputError("target is for encoder-decoder models, and this model is not one: leave it out")
     result = encode_texts(model, [item], target, truncate)[0]
     if isinstance(result, InputError):
         raise result
@@ -80,11 +114,18 @@ def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: i
 def encode_texts(
     model: Runner, texts: Sequence[Any], target: str | None = None, truncate: bool = False
 ) -> list[Encoded | InputError]:
-    """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
+    """Tokenize texts, or pairs of texts, at once. For a text that cannot be used, return the error instead."""
+    if model.pooling is not None:
+        texts = [model.pooling.prepared(text) for text in texts]
     results = inputs.encode_texts(model.tokenizer, texts, limit(model), truncate)
     untyped = not model.accepts("token_type_ids")
     for i, encoded in enumerate(results):
         if isinstance(encoded, InputError):
+            continue
+        try:
+            check_vocabulary(model, encoded.tensors["input_ids"][0].tolist())
+        except InputError as e:
+            results[i] = e
             continue
         if untyped:
             encoded.tensors.pop("token_type_ids", None)
@@ -99,7 +140,7 @@ def encode_texts(
 def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
     if {"role", "content"} <= set(inputs_by_name):
         raise InputError(
-            "this is a message of a chat, with a role and a content: expected a text; Model.answer takes messages, and "
+            "this is a chat message, with a role and a content: expected a text; Model.answer takes messages, and "
             "explains what the model answers to them"
         )
     tensors = {}
@@ -109,7 +150,7 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
         try:
             tensors[str(name)] = x if isinstance(x, Tensor) else torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError):
-            raise InputError(f"{name} is a {type(x).__name__}: expected a tensor") from None
+            raise InputError(f"{name} is {a_type(x)}: expected a tensor") from None
     for name in ("pixel_values", "input_values", "input_features", "inputs_embeds"):
         cut = name == "pixel_values" and "image_grid_thw" in tensors  # a row for each patch, of one image or several
         if name in tensors and not cut and tensors[name].shape[:1] != (1,):
@@ -120,22 +161,38 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
     if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
         raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
     if ids.is_floating_point() or ids.is_complex() or int(ids.min()) < 0:
-        raise InputError(f"input_ids holds {ids.dtype} from {ids.min().item()}: expected whole numbers from 0")
-    mask = tensors.get("attention_mask")
-    if mask is not None and (mask.dim() != 2 or not bool(mask.bool().all())):
         raise InputError(
-            "attention_mask hides positions: give one text without its padding; a list of texts is padded for you"
+            f"input_ids contains {ids.dtype} values from {ids.min().item()}: expected non-negative integers"
+        )
+    mask = tensors.get("attention_mask")
+    if mask is not None and mask.dim() == 4:
+        tensors["attention_mask"] = _of_pairs(model, mask, int(ids.shape[1]))
+    elif mask is not None and (mask.dim() != 2 or not bool(mask.bool().all())):
+        raise InputError(
+            "attention_mask hides positions: give one text without padding; a list of texts is padded for you"
         )
     encoded = _with_picture(model, _named(model, ids[0].tolist(), tensors))
     target = tensors.get("decoder_input_ids")
     return encoded if target is None else replace(encoded, target=_named(model, target[0].tolist(), {}))
 
 
+def _of_pairs(model: Runner, mask: Tensor, n: int) -> Tensor:
+    """Convert a mask of pairs to additive numbers: eager attention would add True and False as they are."""
+    if mask.shape[0] != 1 or mask.shape[2:] != (n, n) or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        raise InputError(
+            f"attention_mask is {mask.dtype} of shape {tuple(mask.shape)}: expected a mask of pairs, [1, 1 or heads, "
+            f"{n}, {n}], that is True where a query sees a key, or numbers to add to the scores"
+        )
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.where(mask, 0.0, torch.finfo(model.dtype).min).to(model.dtype)
+
+
 def _named(model: Runner, ids: list[int], tensors: dict[str, Tensor]) -> Encoded:
     if model.tokenizer is None:
         return inputs.labelled(tensors, [str(i) for i in ids])
     special = set(model.tokenizer.all_special_ids)
-    special -= {getattr(model.tokenizer, f"{name}_token_id", None) for name in ("unk", "mask")}  # they stand for words
+    special -= {getattr(model.tokenizer, f"{name}_token_id", None) for name in ("unk", "mask")}  # these represent words
     pieces = [str(p) for p in model.tokenizer.convert_ids_to_tokens(ids)]
     marks = [i in special for i in ids]
     tokens, word_ids, texts = inputs.by_marks(pieces, marks)
@@ -145,8 +202,10 @@ def _named(model: Runner, ids: list[int], tensors: dict[str, Tensor]) -> Encoded
 
 
 def _with_picture(model: Runner, encoded: Encoded) -> Encoded:
-    """The same, where positions stand for patches of an image: named by row and column, each a word of its own."""
-    picture = picture_of(model.config, encoded.tensors, _patch(model))
+    """Name positions that represent patches of an image by row and column, each as a word."""
+    places = image_places(model.config, encoded.tensors["input_ids"][0].tolist())
+    wiring = wired(model, encoded.tensors, places)
+    picture = picture_of(wiring, places)
     if picture is None:
         return encoded
     tokens, special = list(encoded.tokens), list(encoded.special)
@@ -157,14 +216,30 @@ def _with_picture(model: Runner, encoded: Encoded) -> Encoded:
         texts.append(tokens[place])
     return replace(
         encoded, tokens=tuple(tokens), special=tuple(special), word_ids=tuple(word_ids), word_texts=tuple(texts),
-        picture=picture,
+        picture=picture, wiring=wiring,
     )  # fmt: skip
 
 
+def wired(model: Runner, tensors: Mapping[str, Tensor], places: Sequence[int]) -> Wiring | None:
+    """Return how the image is wired to these positions of the text, computed once per image size."""
+    if "pixel_values" not in tensors or not places:
+        return None
+    sizes = {name: tensors[name].tolist() for name in ("image_grid_thw", "image_sizes") if name in tensors}
+    kind = f"{tuple(tensors['pixel_values'].shape)}, {sizes}, {len(places)}"
+    if kind not in model.wirings:
+        model.wirings[kind] = wiring_of(model, tensors, places, _patch(model))
+    return model.wirings[kind]
+
+
 def _with_patches(model: Runner, encoded: Encoded) -> Encoded:
-    if "pixel_values" not in encoded.tensors:
-        return encoded
-    return replace(inputs.encode_image(None, encoded.tensors["pixel_values"], _patch(model)), tensors=encoded.tensors)
+    pixels, shapes = encoded.tensors.get("pixel_values"), encoded.tensors.get("spatial_shapes")
+    if shapes is not None:  # SigLIP 2: a row for each patch, and the shape of the grid
+        rows, columns = (int(size) for size in shapes[0])
+        names = tuple(f"{r},{c}" for r in range(rows) for c in range(columns))
+        return replace(encoded, tokens=names, patches=(rows, columns))
+    if pixels is None or pixels.dim() == 5 or "noise" in encoded.tensors:
+        return encoded  # numbered: patches of a video, and those that ViT-MAE shuffles by noise
+    return replace(inputs.encode_image(None, pixels, _patch(model)), tensors=encoded.tensors)
 
 
 def _patch(model: Runner) -> tuple[int, int] | None:
@@ -176,37 +251,22 @@ def _patch(model: Runner) -> tuple[int, int] | None:
 
 
 def decoder_start(model: Runner) -> int:
-    """The token that an encoder-decoder's decoder begins with."""
+    """Return the token that the decoder of an encoder-decoder begins with."""
     generation = getattr(model.model, "generation_config", None)
-    start = getattr(generation, "decoder_start_token_id", None)  # what it writes with, where the two differ
+    start = getattr(generation, "decoder_start_token_id", None)  # used for generation, if the two differ
     if start is None:
         start = getattr(model.config, "decoder_start_token_id", None)
     return model.pad_id() if start is None else int(start)
 
 
 def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
-    """The decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
+    """Add the decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
+    if encoded.sound is not None:
+        return _with_transcript(model, encoded, target, truncate)
     start = decoder_start(model)
     if target is None:
-        if not hasattr(model.model, "generate") or not getattr(model.model, "can_generate", lambda: False)():
-            raise InputError(
-                "this encoder-decoder cannot write a target by itself: give target=, the text for its decoder"
-            )
-        try:
-            with torch.no_grad():
-                written = model.model.generate(
-                    **model.placed(encoded.tensors), max_new_tokens=64, num_beams=1, do_sample=False
-                )
-        except Exception as e:  # whatever a model file does
-            raise InputError(
-                f"this encoder-decoder cannot write a target by itself ({type(e).__name__}: {e!s:.80}): give target=, "
-                "the text for its decoder"
-            ) from e
-        ids = [int(i) for i in written[0].tolist()]
+        ids = _written(model, encoded, 64)
         ids = ids if ids[:1] == [start] else [start, *ids]
-        ends = getattr(model.config, "eos_token_id", None)
-        while len(ids) > 1 and (ids[-1] == model.pad_id() or ids[-1] == ends):
-            ids.pop()
         side = _named(model, ids, {})
     else:
         written = inputs.encode_text(model.tokenizer, target, limit(model), truncate, target=True)
@@ -223,3 +283,56 @@ def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: 
         )
         ids = ids[:keep]
     return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)
+
+
+def _with_transcript(model: Runner, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
+    """Add the decoder's side for audio: what the model begins a transcript with (Whisper names the language and the
+    task), and its own or a given transcript."""
+    most = decoder_limit(model)
+    room = (most or PROMPT + 448) - PROMPT
+    if target is None:
+        ids = _written(model, encoded, room)
+    elif not isinstance(target, str):
+        raise InputError(f"target is {inputs.kind(target)}: expected the transcript as a string")
+    else:
+        # Whisper writes a space before its first word
+        text = f" {target.strip()}" if getattr(model.config, "model_type", "") == "whisper" else target
+        written = inputs.encode_text(model.tokenizer, text, room, truncate, target=True)
+        content = written.tensors["input_ids"][0].tolist()
+        ids = _written(model, encoded, 1)[:-1] or [decoder_start(model)]
+        ids += [i for i, mark in zip(content, written.special, strict=True) if not mark]
+    if model.tokenizer is None:
+        side = _named(model, ids, {})
+    else:
+        special = set(model.tokenizer.all_special_ids)
+        marks = [i in special for i in ids]
+        text, ranges = decoded(model.tokenizer, ids)
+        raw = [str(piece) for piece in model.tokenizer.convert_ids_to_tokens(ids)]
+        parts = [None if mark else 0 for mark in marks]
+        tokens, word_ids, texts = inputs.by_offsets((text,), raw, marks, ranges, parts)
+        side = Encoded({}, tokens, tuple(marks), word_ids, texts, text.strip())
+    return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)
+
+
+def _written(model: Runner, encoded: Encoded, tokens: int) -> list[int]:
+    """Generate greedily with an encoder-decoder, keeping its start tokens and dropping its end token."""
+    if not hasattr(model.model, "generate") or not getattr(model.model, "can_generate", lambda: False)():
+        raise InputError(
+            "this encoder-decoder cannot generate a target by itself: give target=, the text for its decoder"
+        )
+    try:
+        with torch.no_grad():
+            written = model.model.generate(
+                **model.placed(encoded.tensors), max_new_tokens=tokens, num_beams=1, do_sample=False,
+                return_dict_in_generate=True,  # otherwise Whisper omits its start tokens
+            )  # fmt: skip
+    except Exception as e:  # model files may raise anything
+        raise InputError(
+            f"this encoder-decoder cannot generate a target by itself ({type(e).__name__}: {e!s:.80}): give target=, "
+            "the text for its decoder"
+        ) from e
+    ids = [int(i) for i in written.sequences[0].tolist()]
+    ends = getattr(model.config, "eos_token_id", None)
+    while tokens > 1 and len(ids) > 1 and (ids[-1] == model.pad_id() or ids[-1] == ends):
+        ids.pop()
+    return ids

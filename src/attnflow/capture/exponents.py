@@ -1,7 +1,7 @@
-"""Edges by one product and its exponentials, where the log-sum-exp of every row is known: how a CPU computes them.
+"""Edges on a CPU, by one matrix product and its exponentials, if the log-sum-exp of every row is known.
 
-``A·length = exp(scale·q·k - lse + log length)``: the three terms are one product of queries and keys that are longer by a
-number or two. What a mask hides is set to zero once the heads are added up, because no denominator depends on it any more.
+``A·length = exp(scale·q·k - lse + log length)``: the three terms form one product of queries and keys with one or two
+extra entries. Hidden edges are set to zero after the heads are summed, because no denominator depends on them any more.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from attnflow.capture.scores import LazyMask, Scores, Weighing
 
 @dataclass(frozen=True)
 class Exponents:
-    """query: [batch·head, query, size]. key: [batch·head, size, key]. offset: the key at which the first query stands, of
-    attention that looks back only; None where all keys are seen."""
+    """Operands of the product.
+
+    query: [batch·head, query, size].
+    key: [batch·head, size, key].
+    offset: the key at the position of the first query, for causal attention; None if all keys are seen.
+    """
 
     query: Tensor
     key: Tensor
@@ -26,7 +30,7 @@ class Exponents:
     offset: int | None
 
     def edge_rows(self, start: int, stop: int) -> Tensor:
-        """As `Scores.edge_rows`."""
+        """Compute edges as `Scores.edge_rows` does."""
         last = self.key.shape[-1] if self.offset is None else self.offset + stop
         parts = torch.bmm(self.query[:, start:stop], self.key[..., :last]).exp_()
         parts = parts.unflatten(0, (-1, self.heads))  # [batch, head, query, key]
@@ -41,7 +45,7 @@ class Exponents:
 
 
 def exponents_of(scores: Scores, weighing: Weighing) -> Exponents | None:
-    """What gives these edges by one product; None where the log-sum-exp is not known, or masks are of another kind."""
+    """Return the operands for these edges; None if the log-sum-exp is unknown, or the mask is of another kind."""
     plain = scores.mask.plain if isinstance(scores.mask, LazyMask) else "causal" if scores.causal else "full"
     matrix = isinstance(scores.mask, Tensor)
     other = scores.softcap is not None or scores.bias is not None or scores.sinks is not None or scores.partial

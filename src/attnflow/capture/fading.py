@@ -1,7 +1,7 @@
-"""Attention through which gradients pass as they are, and which notes the gradient by its scores when they come back.
+"""Attention that passes gradients on unchanged and records the gradient with respect to its scores.
 
-``∂y/∂s[q, k] = Σ_h P[q, k]·(do_q·v_k - do_q·o_q)``, where do is the gradient of what a head gives: how fast the score y
-falls when attention to k begins to fade, and the other keys get that attention in proportion to what they have.
+``∂y/∂s[q, k] = Σ_h P[q, k]·(do_q·v_k - do_q·o_q)``, where do is the gradient of a head's output. It says how fast the
+score y falls when attention to k begins to fade, and the other keys get that attention in proportion to what they have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class FadingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
     """``o = P·v``: queries and values [batch, head, position, size] -> [batch, query, head, size].
 
-    Keys and values that lie before the new ones, in a cache, are constants.
+    Earlier keys and values in a cache are constants.
     """
 
     @staticmethod
@@ -35,7 +35,7 @@ class FadingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch h
         query, key, value, out = ctx.saved_tensors
         call: FrozenCall = ctx.call
         scores = call.scores
-        assert scores is not None  # a pass without them is refused
+        assert scores is not None  # passes without scores are refused
         reading = call.reading()
         first, last = reading.range(query.shape[2])
         upward = gradient.transpose(1, 2)  # [batch, head, query, size]
@@ -63,12 +63,12 @@ class FadingAttention(torch.autograd.Function):  # type: ignore[misc]  # torch h
 
 
 def _by_key_head(rows: Tensor, key_heads: int) -> Tensor:
-    """[batch, head, query, size] -> [batch, key head, its heads × query, size]."""
+    """Reshape [batch, head, query, size] -> [batch, key head, its heads × query, size]."""
     return rows.reshape(rows.shape[0], key_heads, -1, rows.shape[-1])
 
 
 def _bend(scores: Scores, queries: Tensor, key: Tensor, shape: torch.Size) -> Tensor | float:
-    """How much of a change of ``scale·q·k`` passes the softcap."""
+    """Return how much of a change of ``scale·q·k`` passes the softcap."""
     if scores.softcap is None:
         return 1.0
     raw = times(_by_key_head(queries, key.shape[1]), key, scores.before, shape[-1]).reshape(shape)

@@ -1,9 +1,9 @@
-"""What makes a forward pass linear in its states: norm scales, gates and attention weights become constants.
+"""Linearization of a forward pass in its states: norm scales, gates and attention weights become constants.
 
-A norm multiplies by a scale, an activation by a gate (``gelu(x)/x``; of a gated network, ``silu(gate)``), attention mixes
-values by weights. With these held at what they were, every layer is a linear map plus its biases, and gradients through it
-are exact parts of the output. Values stay what the model computes; only derivatives change. Whether a model is linear
-then is never assumed: `attnflow.capture.frozen` compares the sum of the parts with the whole.
+A norm multiplies by a scale, an activation by a gate (``gelu(x)/x``; in a gated network, ``silu(gate)``), and attention
+mixes values by weights. With these held constant, every layer is a linear map plus its biases, and gradients through it
+are exact parts of the output. Values stay what the model computes; only derivatives change. `attnflow.capture.frozen`
+never assumes that the model is then linear: it compares the sum of the parts with the whole.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]  # torch has no typ
 
 
 class _Normed(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
-    """``(x - mean(x))·scale·weight + bias`` whose derivative takes the scale as a constant."""
+    """``(x - mean(x))·scale·weight + bias`` whose derivative treats the scale as a constant."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: Any, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -55,11 +55,14 @@ class _Normed(torch.autograd.Function):  # type: ignore[misc]  # torch has no ty
 
 @dataclass(eq=False)
 class Notes:
-    """What constants give to the score of each text of a batch, noted while gradients come back.
+    """Contributions of constants to the score of each text of a batch, recorded during the backward pass.
 
-    Texts share their biases, so that the gradient of a bias would say it of all of them together. texts: how many.
-    parts: [text], of each constant. unsplit, leaves: numbers, of all texts together, and leaves without an axis for texts,
-    of constants that are added to states in another order than that of the texts, as to the tokens of an expert.
+    Texts share their biases, so the gradient of a bias alone would mix all texts.
+
+    texts: how many there are.
+    parts: [text], for each constant.
+    unsplit, leaves: numbers for all texts together, and leaves without an axis for texts. These belong to constants
+        that are added to states in another order than that of the texts, such as the tokens of an expert.
     """
 
     texts: int
@@ -68,7 +71,10 @@ class Notes:
     unsplit: list[Tensor] = field(default_factory=list)
 
     def add(self, gradient: Tensor, constant: Tensor) -> None:
-        """gradient: [..., width], of what a constant [width] was added to, whose rows are those of the texts in turn."""
+        """Record the contribution of a constant.
+
+        gradient: [..., width], of the sum with a constant [width]; its rows are those of the texts in turn.
+        """
         rows = gradient.reshape(-1, gradient.shape[-1]) @ constant.to(gradient.dtype)
         if len(rows) % self.texts:
             self.unsplit.append(rows.sum(dtype=torch.float64))
@@ -77,7 +83,7 @@ class Notes:
 
 
 class _Noted(torch.autograd.Function):  # type: ignore[misc]  # torch has no types here
-    """What came out of a function that adds a constant, as it is; its gradient is noted on the way."""
+    """Passes the output of a function that adds a constant on unchanged, and records its gradient."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, constant: Tensor, notes: Notes) -> Tensor:
@@ -94,7 +100,7 @@ class _Noted(torch.autograd.Function):  # type: ignore[misc]  # torch has no typ
 
 _F, _T = functional, torch.Tensor
 _SCALES = {torch.rsqrt, _T.rsqrt, torch.sqrt, _T.sqrt, torch.std, _T.std, torch.norm, _T.norm, torch.linalg.vector_norm}
-_SIGMOIDS = {torch.sigmoid, _T.sigmoid, _F.sigmoid}
+_SIGMOIDS = {torch.sigmoid, _T.sigmoid, _F.sigmoid, _F.softplus}
 _ROUTING = {torch.softmax, _T.softmax, _F.softmax}
 _ACTIVATIONS = {
     _F.silu, _F.gelu, _F.relu, torch.relu, _T.relu, _F.leaky_relu, _F.mish, _F.hardswish, _F.relu6, torch.tanh, _T.tanh,
@@ -104,7 +110,7 @@ _CLIPS = {torch.clamp, _T.clamp, torch.clip, _T.clip}
 _POWERS = {torch.pow, _T.pow, _T.__pow__, torch.square, _T.square}
 _MEANS = {torch.mean, _T.mean}
 _PRODUCTS = {torch.mul, _T.mul, _T.__mul__, _T.__rmul__, _T.mul_, _T.__imul__}
-_SUMS = {torch.add, _T.add, _T.__add__, _T.__radd__, _T.__iadd__}
+_SUMS = {torch.add, _T.add, _T.add_, _T.__add__, _T.__radd__, _T.__iadd__}
 _DIFFERENCES = {torch.sub, _T.sub, _T.__sub__, _T.__isub__}
 _CASTS = {_T.float, _T.to}
 _SAME = {_T.type_as, torch.div, _T.div, _T.__truediv__}
@@ -143,22 +149,22 @@ _SOURCE = "_attnflow_source"
 
 
 class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
-    """While active, scales and gates are constants to autograd, and so are all parameters.
+    """While active, scales, gates and all parameters are constants to autograd.
 
-    constants: what is added to states and does not come from them (biases), as leaves that collect gradients.
+    constants: what is added to states without coming from them (biases), as leaves that collect gradients.
 
-    Every function that a model calls comes through here, and on a GPU most of the time of a short pass is spent in calling
-    them: the way of the usual ones is short. What comes out of an activation or a power waits (`_waiting`) until somebody
-    says what it is: the gate of a product, part of a norm's scale, or a state of its own.
+    Every function that a model calls comes through here, and on a GPU a short pass spends most of its time calling
+    them, so the usual functions take a short path. The output of an activation or a power waits (`_waiting`) until its
+    use shows what it is: the gate of a product, part of a norm's scale, or a state.
 
-    within: whether a layer runs whose states nobody can tell by their gradients, because there are none; then too they
-    keep their precision, so that the layer gives the same when it runs again with gradients.
+    within: whether a layer runs without gradients, so that its states cannot be recognised by them. They still keep
+        their precision, so that the layer gives the same when it runs again with gradients.
 
-    notes: of a batch, what constants give to each text. A leaf then has an axis for texts in front, and a bias that is part
-    of a larger function is noted, because a leaf of that form would be added by itself.
+    notes: for a batch, records the contribution of constants to each text. A leaf then has a leading axis for texts,
+        and a bias inside a larger function is recorded instead, because a leaf of that shape would be added separately.
 
-    spread: modules whose parameters lie on several processes. They wrap what they get where nothing comes through here,
-    so that nothing may wait any longer when it gets there: its part would count as a constant.
+    spread: modules whose parameters are split over several processes. They wrap their inputs in code that does not come
+        through here, so nothing may still be waiting when it gets there: its part would count as a constant.
     """
 
     def __init__(self, notes: Notes | None = None, spread: Sequence[Module] = ()) -> None:
@@ -191,7 +197,7 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
         return rule(self, func, args, kwargs or {})
 
     def leaf(self, constant: Tensor | float, like: Tensor) -> Tensor:
-        """A constant that is added to states, as a leaf of its own."""
+        """Return a constant that is added to states as a separate leaf."""
         if isinstance(constant, Tensor):
             leaf = constant.detach().to(like.device).requires_grad_()
         else:  # filled on the device: a copy would wait for it
@@ -202,7 +208,7 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
         return leaf
 
     def _leaf_of_texts(self, constant: Tensor, like: Tensor, notes: Notes) -> Tensor:
-        """A leaf with an axis for texts, which takes no memory and whose gradient is that of each text."""
+        """Return a leaf with an axis for texts, which takes no memory and collects the gradient of each text."""
         more = like.dim() - constant.dim()
         if more < 0 or not like.dim() or like.shape[0] != notes.texts:
             notes.leaves.append(constant.requires_grad_())
@@ -212,7 +218,7 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
         return self.constants[-1]
 
     def with_bias(self, function: Callable[[Tensor | None], Tensor], bias: Tensor, input: Tensor) -> Tensor:
-        """``function(bias)`` of states and a bias along their last axis, of which it is counted what it gives."""
+        """Call ``function(bias)`` on states and a bias along their last axis, and count the bias's contribution."""
         if self.notes is None:
             return function(self.leaf(bias, input))
         bias = bias.detach().to(input.device)
@@ -221,7 +227,7 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
 
 
 class Unchanging(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
-    """While active, parameters are constants, so that autograd keeps nothing for their sake."""
+    """While active, parameters are constants, so autograd keeps nothing for them."""
 
     within = False
 
@@ -234,7 +240,7 @@ class Unchanging(TorchFunctionMode):  # type: ignore[misc]  # torch has no types
 
 
 def _linear(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    if len(args) != 3 or kwargs:  # however it was called
+    if len(args) != 3 or kwargs:  # called in an unusual way
         named = {**dict(zip(("input", "weight", "bias"), args, strict=False)), **kwargs}
         args = (named["input"], named["weight"], named.get("bias"))
     input, weight, bias = _settled(args[0]), _settled(args[1]), args[2]
@@ -278,7 +284,7 @@ Rule = Callable[[Freeze, Callable[..., Any], Any, Any], Any]
 
 
 def _settled(x: Any) -> Any:
-    """An argument as functions may have it: parameters are constants, and what waited is a state with its gate."""
+    """Prepare an argument: parameters become constants, and a waiting value becomes a state with its gate."""
     kind = type(x)
     if kind is Tensor:
         source = getattr(x, _SOURCE, None)
@@ -291,7 +297,7 @@ def _settled(x: Any) -> Any:
 
 
 def _with_gate(out: Tensor, x: Tensor) -> Tensor:
-    """What waited as a state: it refers to its source, and nothing refers back, so that both go with the pass."""
+    """Turn a waiting value into a state. Nothing refers back to it, so it is freed with the pass."""
     gated: Tensor = _Gated.apply(x, out)
     return _marked(gated) if getattr(out, _GATE, False) else gated
 
@@ -311,7 +317,7 @@ def _view(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> A
 
 
 def _own(function: Callable[..., Tensor]) -> Rule:
-    """The rule of a function that we write ourselves."""
+    """Return the rule for a function that we implement ourselves."""
 
     def rule(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
         return function(freeze, *map(_settled, args), **{name: _settled(x) for name, x in kwargs.items()})
@@ -324,11 +330,11 @@ def _scale(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 
 def _sigmoid(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return _marked(_any(freeze, func, args, kwargs).detach())  # a gate in itself
+    return _marked(_any(freeze, func, args, kwargs).detach())  # it is itself a gate
 
 
 def _mean(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The mean of a power is a norm's: a constant."""
+    """Treat the mean of a power as a constant: it belongs to a norm."""
     x = args[0]
     if type(x) is Tensor and getattr(x, _SOURCE, None) is not None and not getattr(x, _GATE, False):
         return func(*args, **kwargs)
@@ -338,20 +344,20 @@ def _mean(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> A
 def _cast(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     x = _settled(args[0])
     if _depends(x) and _narrows(func, args, kwargs):
-        return x  # norms of double-precision models that compute in single would round what is linear
+        return x  # norms that compute in single precision would round what is linear in a double-precision model
     out = func(x, *args[1:], **kwargs)
     return _marked(out) if getattr(x, _GATE, False) and out is not x else out
 
 
 def _same(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """A gate divided by a constant is a gate."""
+    """Divide; a gate divided by a constant is a gate."""
     args = tuple(map(_settled, args))
     out = func(*args, **kwargs)
     return _marked(out) if getattr(args[0], _GATE, False) and not _depends(args[-1]) else out
 
 
 def _sum(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """States plus a constant: what the constant gives is counted. A gate plus a constant is a gate."""
+    """Add; count the contribution of a constant added to states. A gate plus a constant is a gate."""
     if len(args) != 2 or kwargs:
         return _any(freeze, func, args, kwargs)
     first, second = _settled(args[0]), _settled(args[1])
@@ -369,7 +375,7 @@ def _sum(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> An
 
 
 def _gated(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """``f(x)`` with a constant gate; a power that is no product, as in ``(variance + eps) ** -0.5``, is a scale."""
+    """Compute ``f(x)`` with a constant gate. Powers such as ``(variance + eps) ** -0.5`` are scales."""
     x = _settled(args[0])
     if not _depends(x):
         return func(*map(_settled, args), **kwargs)
@@ -378,17 +384,18 @@ def _gated(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> 
         exponent = args[1] if len(args) > 1 else kwargs.get("exponent", 2)
         if not (isinstance(exponent, int | float) and exponent >= 1):
             return out
-    return _waiting(out, x, func in _ACTIVATIONS)
+    # a power of an activation is an activation too
+    return _waiting(out, x, func in _ACTIVATIONS or getattr(x, _GATE, False))
 
 
 def _product(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Of two factors that both depend on the states, the one that came out of an activation is the gate."""
+    """Multiply; of two factors that both depend on the states, the output of an activation is the gate."""
     if len(args) != 2 or kwargs:
         return _any(freeze, func, args, kwargs)
     first, second = args
     one, other = getattr(first, _GATE, False), getattr(second, _GATE, False)
     if one and getattr(first, _SOURCE, None) is not None and not other and _depends(second):
-        return torch.mul(first.detach(), second)  # it waited to be a gate, and is one: what it came from may go
+        return torch.mul(first.detach(), second)  # it waited to be a gate, and is one, so its source can be freed
     if other and getattr(second, _SOURCE, None) is not None and not one and _depends(first):
         return torch.mul(first, second.detach())
     first, second = _settled(first), _settled(second)
@@ -401,20 +408,20 @@ def _product(freeze: Freeze, func: Callable[..., Any], args: Any, kwargs: Any) -
 
 
 def _waiting(out: Tensor, x: Tensor, activation: bool) -> Tensor:
-    """A value without a derivative, which gets one (`_settled`) unless it turns out to be a gate or part of a scale."""
+    """Mark a value without a derivative. It gets one in `_settled`, unless it becomes a gate or part of a scale."""
     setattr(out, _SOURCE, x)
     return _marked(out) if activation else out
 
 
 def _narrows(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
-    """Whether numbers in double precision are about to be cast to single."""
+    """Return whether double-precision numbers are about to be cast to single precision."""
     if args[0].dtype != torch.float64:
         return False
     return func is _T.float or torch.float32 in args[1:] or kwargs.get("dtype") == torch.float32
 
 
 def _depends(x: Any) -> bool:
-    """Whether it comes from the states: they alone require gradients here."""
+    """Return whether a value comes from the states: only they require gradients here."""
     return isinstance(x, Tensor) and x.requires_grad
 
 
@@ -423,7 +430,7 @@ def _floats(x: Any) -> bool:
 
 
 def _marked(x: Tensor) -> Tensor:
-    """Remembers that a tensor came out of an activation, so that a product may take it as its gate."""
+    """Mark a tensor as the output of an activation, so that a product may use it as its gate."""
     setattr(x, _GATE, True)
     return x
 

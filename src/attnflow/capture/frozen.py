@@ -1,12 +1,12 @@
-"""A pass with attention weights, norm scales and gates held constant, and what the answer's score owes to every edge.
+"""Frozen passes: attention weights, norm scales and gates are constant, so the answer's score splits over all edges.
 
 With these constants (`attnflow.capture.freeze`) the score y of an answer is linear in the states, so it splits exactly:
 
     y = Σ_positions x0·g0  +  Σ_prefix E  +  constants
 
-where g0 is the gradient of y at the states x0 that enter the first layer, and ``E[q, k] = Σ_heads A[q, k]·v_k·∂y/∂o_q`` is
-what attention carries along an edge, signed. Positions whose keys and values lie in a cache are constants themselves: what
-is read from them ends there. A decoder looks back only, so a pass over the answer's tokens on top of the prompt's cache
+Here g0 is the gradient of y at the states x0 that enter the first layer, and ``E[q, k] = Σ_heads A[q, k]·v_k·∂y/∂o_q``
+is what attention carries along an edge, signed. Positions whose keys and values are in a cache are constants: what is
+read from them ends there. A decoder looks back only, so a pass over the answer's tokens on top of the prompt's cache
 gives the same edges as a pass over everything.
 """
 
@@ -41,28 +41,30 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import ModelOutput, Runner
 
 POSITIONS = 8192
-"""States are multiplied in double precision, for so many positions at a time."""
+"""Positions whose states are multiplied in double precision at a time."""
 
 PRODUCTS = 1 << 22
-"""The same of logits, which are wider: so many numbers at a time."""
+"""Numbers of logits that are multiplied in double precision at a time; logits are wider than states."""
 
 SLACK = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.1}
 """How much the parts may differ from the whole, relative to the sum of their sizes.
 
-Rounding alone makes up to 1.7e-4 of it in float32, among 600 answers of SmolLM2; one of the worst is 3e-15 off in float64.
+Rounding alone makes up to 1.7e-4 in float32, among 600 answers of SmolLM2; one of the worst is 3e-15 off in float64.
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """How the score y of an answer splits. The axes are those of one text.
+    """The score y of an answer, split into parts. The axes are those of one text.
 
-    read: [query, key], what attention carries, summed over layers; of a decoder over a source, crossed: [query, source].
-    Both have the rows that were wanted.
-    own: [query], what ends at the states that enter the first layer. constants: what biases and the score's own constant
-    hold. gap: how far the parts are from y, relative to the sum of their sizes. layers, crossed_layers: read and crossed of
-    each layer, and holds: [query], what the states that enter each layer hold, where they were asked for. scored: what the
-    score gave, before it was added up.
+    read: [query, key], what attention carries, summed over layers, for the requested rows.
+    crossed: [query, source], the same for a decoder that reads a source.
+    own: [query], what ends at the states that enter the first layer.
+    constants: the part of biases and of the score's own constant.
+    gap: the difference between the sum of the parts and y, relative to the sum of their sizes.
+    layers, crossed_layers: read and crossed of each layer, if requested.
+    holds: [query] for each layer, the part of the states that enter it, if requested.
+    scored: the values of the score, before they were summed.
     """
 
     y: float
@@ -79,12 +81,14 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class BatchEvidence:
-    """How the scores y [text] of a batch split. own: [text, position], what ends at the states that enter the first layer.
+    """The scores y [text] of a batch, split into parts.
 
-    columns: of each layer, what attention carries from each key, summed over queries, [text, key]; rows: the same of the
-    queries that were wanted. layers, holds: [text, query, key] and [text, position] of each layer, as in `Evidence`, where
-    they were wanted. constants, gaps: [text], as in `Evidence`; constants are None, and the gaps are that of all texts
-    together, where biases are added to states in another order than that of the texts.
+    own: [text, position], what ends at the states that enter the first layer.
+    columns: for each layer, what attention carries from each key, summed over queries, [text, key].
+    rows: the same for the requested queries.
+    layers, holds: [text, query, key] and [text, position] of each layer, as in `Evidence`, if requested.
+    constants, gaps: [text], as in `Evidence`. If biases are added to states in another order than that of the texts,
+        constants is None, and every gap is that of all texts together.
     """
 
     y: Tensor
@@ -98,9 +102,30 @@ class BatchEvidence:
 
 
 @dataclass(frozen=True, eq=False)
+class Below:
+    """The score y of an answer about an image, split down to the vision tower.
+
+    text: the part of each token, [position].
+    tower: the part of the states that enter the vision tower, [position of the tower].
+    constants, gap: as in `Evidence`.
+    """
+
+    y: float
+    text: Tensor
+    tower: Tensor
+    constants: float
+    gap: float
+
+
+@dataclass(frozen=True, eq=False)
 class Backward:
-    """What one backward pass gives. scored: what the score gave. holds: ``x·g`` of the states, [text, position], of the
-    first layer, or of each. gradients: of the constants. along: what the slopes of the logits give, [text]."""
+    """Results of one backward pass.
+
+    scored: the values of the score.
+    holds: ``x·g`` of the states, [text, position], of the first layer, or of each.
+    gradients: those of the constants.
+    along: the products of logits and their slopes, [text].
+    """
 
     scored: Tensor
     holds: tuple[Tensor, ...]
@@ -110,14 +135,19 @@ class Backward:
 
 @dataclass(frozen=True, eq=False)
 class FrozenPass:
-    """A pass that can be asked what a score of its logits owes to its edges, as often as one likes.
+    """A pass that splits scores of its logits over its edges, any number of times.
 
-    states: [text, position, width], what enters each layer. logits: of the same positions, or of the text. constants: what
-    is added and comes from no state. sources: values that come from none either, of an encoder. prefix: how many keys lie
-    before the first position, in a cache. fades: whether the scores of attention are known, which `slopes` are of. out,
-    calls, mode: the model's output, its attention calls, heads reduced, and how these were computed, where they were kept.
-    notes: of a batch, what constants give to each text, noted while gradients come back. ranks: the processes that share
-    the heads.
+    states: [text, position, width], what enters each layer.
+    logits: those of the same positions, or of the text.
+    constants: what is added without coming from a state.
+    sources: values that do not come from a state either, such as those of an encoder.
+    prefix: the number of keys before the first position, in a cache.
+    fades: whether the attention scores are known, which `slopes` needs.
+    out, calls, mode: the model's output, its attention calls with reduced heads, and how these were computed, if kept.
+    notes: for a batch, the contributions of constants to each text, recorded during the backward pass.
+    ranks: the processes that share the heads.
+    bottom: what enters a vision tower, if the pass continues down to it.
+    seats: for each position of the tower, the position of the text that it feeds, or -1.
     """
 
     name: str
@@ -135,6 +165,8 @@ class FrozenPass:
     mode: str = "whole"
     notes: Notes | None = None
     ranks: Ranks | None = None
+    bottom: Tensor | None = None
+    seats: Sequence[int] = ()
     lock: Lock = field(default_factory=Lock)
 
     def evidence(
@@ -145,10 +177,11 @@ class FrozenPass:
         every: bool = False,
         rows: slice | None = None,
     ) -> Evidence:
-        """How ``score(logits)`` splits over edges: one number, or several, which are added up.
+        """Split ``score(logits)`` over edges; several scores are summed.
 
-        local: each position is asked about its own logits alone. every: also keep the edges of each layer. rows: the
-        positions whose edges are wanted, and when asked locally, all that the score is about.
+        local: ask each position only about its own logits.
+        every: also keep the edges of each layer.
+        rows: the positions whose edges are requested; with ``local``, all that the score depends on.
         """
         if self.snapshot is not None:
             self.snapshot.check()  # gradients read it too
@@ -156,7 +189,7 @@ class FrozenPass:
             rows = None  # what all positions read from the prefix ends there, and has to add up
         reading = Reading(local, every, rows)
         backward = self._backward(score, reading, every)
-        own = backward.holds[0][0]
+        own, apart = self._seated(backward)
         total, by_layer = reading.collected(own.device, self.ranks)
         read, crossed = total["self"][0], total["cross"][0] if "cross" in total else None
         numbers = torch.stack([
@@ -164,31 +197,55 @@ class FrozenPass:
             own.new_zeros(()) if crossed is None else crossed.sum(dtype=torch.float64),
             constant_part(self.constants, backward.gradients).to(read.device), backward.along.sum(),
         ])  # fmt: skip
-        y, bottom, size, ends, ends_size, through, biases, along = numbers.tolist()  # the GPU is waited for here alone
+        # the only point that waits for the GPU
+        y, bottom, size, ends, ends_size, through, biases, along = numbers.tolist()
+        biases += apart
         check_finite(self.name, y)
         head = y - along
-        # beside a large exact part, small parts would hide what is wrong with them
+        # a large exact part is left out of the size, because it would hide errors of small parts
         gap = gap_of(self.name, y, bottom + ends + biases + head + through, size + ends_size + abs(biases), self.slack)
         layers, crossed_layers = (
             tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == kind) for kind in ("self", "cross")
         )
-        holds = tuple(layer[0] for layer in backward.holds) if every else ()
+        holds = (own, *(layer[0] for layer in backward.holds[1 : len(self.states)])) if every else ()
         return Evidence(
             y, read, crossed, own, biases + head, gap, layers, crossed_layers, holds, backward.scored
         )  # fmt: skip
 
+    def _seated(self, backward: Backward) -> tuple[Tensor, float]:
+        """Return the part of each position of the text, where those of an image get the parts of their patches; and the
+        part of class tokens of the vision tower, which feed no position."""
+        own = backward.holds[0][0]
+        if self.bottom is None or not len(self.seats):
+            return own, 0.0
+        tower, seats = backward.holds[-1].flatten(), torch.tensor(self.seats, device=own.device)
+        return own.index_add(0, seats[seats >= 0], tower[seats >= 0]), float(tower[seats < 0].sum())
+
+    def evidence_below(self, score: Callable[[Tensor], Tensor]) -> Below:
+        """Split ``score(logits)`` over the tokens of the text and the inputs of the vision tower."""
+        backward = self._backward(score, Reading(), False)
+        text, tower = (holds.flatten() for holds in backward.holds)
+        y, along = float(backward.scored.double().sum()), float(backward.along.sum())
+        check_finite(self.name, y)
+        biases = float(constant_part(self.constants, backward.gradients))
+        total = float(text.sum()) + float(tower.sum()) + biases + y - along
+        size = float(text.abs().sum() + tower.abs().sum()) + abs(biases)
+        return Below(y, text, tower, biases + y - along, gap_of(self.name, y, total, size, self.slack))
+
     def evidence_of_texts(
         self, score: Callable[[Tensor], Tensor], *, taken: Tensor | None = None, every: bool = False
     ) -> BatchEvidence:
-        """How ``score(logits)`` of each text, [text], splits, by one backward pass for all of them; then the pass is spent.
+        """Split ``score(logits)`` of each text, [text], with one backward pass for all of them, which uses the pass up.
 
-        A text's score depends on its own states alone, so that the gradient of the sum is the gradient of each.
-        taken: [text, query], the weight of each query in ``rows``. every: the edges of each layer in place of their sums.
+        A text's score depends only on its own states, so the gradient of the sum is the gradient of each.
+
+        taken: [text, query], the weight of each query in ``rows``.
+        every: return the edges of each layer instead of their sums.
         """
         if self.ranks is not None:
             raise ModelError(
-                f"the heads of {self.name} lie on several processes (tensor parallelism), and many texts at once need all "
-                "of them in one: explain them one by one"
+                f"the heads of {self.name} are split over several processes (tensor parallelism), but explaining many "
+                "texts at once needs all of them in one process: explain the texts one by one"
             )
         reading = Reading(every=every, sums=None if every else Sums(taken))
         backward = self._backward(score, reading, every, again=False)
@@ -197,10 +254,10 @@ class FrozenPass:
         head = y - backward.along
         parts = torch.stack([y, own.sum(1) + biases + head, own.abs().sum(1) + biases.abs()])
         if not split:
-            parts = parts.sum(1, keepdim=True).expand_as(parts)  # the batch has to add up as a whole
+            parts = parts.sum(1, keepdim=True).expand_as(parts)  # only the batch as a whole adds up
         gaps = (parts[1] - parts[0]).abs() / parts[2].clamp(min=1e-30)
-        # a text whose parts are no numbers makes both of these none, and is refused with its batch
-        total, worst = torch.stack([y.sum(), gaps.max()]).tolist()  # the GPU is waited for here alone
+        # a text with NaN parts makes both of these NaN, so its batch is refused
+        total, worst = torch.stack([y.sum(), gaps.max()]).tolist()  # the only point that waits for the GPU
         check_finite(self.name, total)
         check_gap(self.name, worst, self.slack)
         sums = Sums() if reading.sums is None else reading.sums
@@ -210,8 +267,8 @@ class FrozenPass:
         return BatchEvidence(y, own, biases + head if split else None, gaps, columns, rows, layers, holds)
 
     def _biases(self, gradients: Sequence[Tensor | None], like: Tensor) -> tuple[Tensor, bool]:
-        """What constants give to each text, [text]; or a share of what they give to all, where that cannot be split."""
-        assert self.notes is not None  # the pass of a batch has them
+        """Return the contribution of constants to each text, [text], or equal shares if it cannot be split."""
+        assert self.notes is not None  # set for every batch
         pairs = [(b, g) for b, g in zip(self.constants, gradients, strict=False) if g is not None]
         shared = [(b, g) for b, g in zip(self.notes.leaves, gradients[len(self.constants) :], strict=False)]
         unsplit = [*self.notes.unsplit, *(product(b, g) for b, g in shared if g is not None)]
@@ -225,13 +282,18 @@ class FrozenPass:
     def _backward(
         self, score: Callable[[Tensor], Tensor], reading: Reading, every: bool, again: bool = True
     ) -> Backward:
-        """The backward pass of a score, which the reading sees. again: whether there may be another one after it."""
+        """Run the backward pass of a score, observed by the reading.
+
+        again: whether another backward pass may follow.
+        """
         with self.lock, torch.inference_mode(False), torch.enable_grad(), routes.running():
-            self.readings[:] = [reading]  # attention calls write into it while the gradient passes: one at a time
+            # attention calls write into it during the backward pass, so only one can run at a time
+            self.readings[:] = [reading]
             logits = self.logits.detach().requires_grad_()
             scored = score(logits)
             (slope,) = torch.autograd.grad(scored.sum(), [logits])
             entered = list(self.states) if every else [self.states[0]]
+            entered += [] if self.bottom is None else [self.bottom]
             shared = [] if self.notes is None else self.notes.leaves
             leaves = [*entered, *self.constants, *shared, *self.sources]
             gradients = torch.autograd.grad(
@@ -240,13 +302,18 @@ class FrozenPass:
         if gradients[0] is None:
             raise ModelError(f"the answer of {self.name} does not depend on the states of its layers")
         device = self.logits.device
-        holds = tuple(holdings(x, g).to(device) for x, g in zip(entered, gradients, strict=False))
+        # some towers have no axis for images
+        pairs = [
+            (x, g) if x.dim() == 3 else (x[None], None if g is None else g[None])
+            for x, g in zip(entered, gradients, strict=False)
+        ]
+        holds = tuple(holdings(x, g).to(device) for x, g in pairs)
         return Backward(scored.detach(), holds, gradients[len(entered) :], products(logits, slope))
 
     def slopes(self, score: Callable[[Tensor], Tensor], rows: slice) -> dict[str, Tensor]:
-        """``∂score/∂s[q, k]`` by the scores s of attention, summed over layers and heads: [query, key], of these queries.
+        """Return ``∂score/∂s[q, k]`` for the attention scores s of these queries, summed over layers and heads.
 
-        By the kind of call, "self" or "cross". The pass must have been run with nothing held constant.
+        The keys are the kinds of call, "self" and "cross". The pass must have run with ``freeze=False``.
         """
         if self.snapshot is not None:
             self.snapshot.check()
@@ -261,7 +328,7 @@ class FrozenPass:
 
 
 def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
-    """``∂y/∂logits`` of a score that is a number; otherwise there is nothing to split."""
+    """Return ``∂y/∂logits`` of a score; refuse a score that is not finite."""
     check_finite(name, float(y.detach()))
     (slope,) = torch.autograd.grad(y, [logits])
     return slope
@@ -270,13 +337,13 @@ def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
 def check_finite(name: str, y: float) -> None:
     if not math.isfinite(y):
         raise ModelError(
-            f"the log-odds of this answer are {y}: {name} gives logits that are no numbers, "
-            "or rules the answer out, and there is nothing to split into parts"
+            f"the log-odds of this answer are {y}: {name} returns logits that are not finite, or rules the answer out, "
+            "so there is nothing to split into parts"
         )
 
 
 def products(x: Tensor, slope: Tensor) -> Tensor:
-    """``Σ x·slope`` of each text [text, …] in double precision; what a model rules out by logits of -inf has no part."""
+    """Return ``Σ x·slope`` of each text [text, …] in double precision. Logits of -inf contribute nothing."""
     x, slope = x.detach().reshape(len(x), -1), slope.reshape(len(x), -1)
     rows = max(1, PRODUCTS // max(1, x.shape[1]))
     sums = []
@@ -287,18 +354,18 @@ def products(x: Tensor, slope: Tensor) -> Tensor:
 
 
 def product(x: Tensor, slope: Tensor) -> Tensor:
-    """The same over everything: one number."""
+    """Return ``Σ x·slope`` over everything, as one number."""
     return products(x[None], slope[None])[0]
 
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """What constants that are added to states give to the score: one number."""
+    """Return the contribution of constants that are added to states, as one number."""
     parts = [whole(product(b, g)) for b, g in zip(constants, gradients, strict=False) if g is not None]
     return torch.stack([x.to(parts[0].device) for x in parts]).sum() if parts else torch.zeros((), dtype=torch.float64)
 
 
 def holdings(states: Tensor, gradient: Tensor | None) -> Tensor:
-    """``x·g`` of each position: [text, position]."""
+    """Return ``x·g`` of each position: [text, position]."""
     if gradient is None:
         return torch.zeros(states.shape[:2], dtype=torch.float64, device=states.device)
     pairs = zip(states.detach().split(POSITIONS, 1), gradient.split(POSITIONS, 1), strict=True)
@@ -306,18 +373,19 @@ def holdings(states: Tensor, gradient: Tensor | None) -> Tensor:
 
 
 def conserved(name: str, y: float, own: Tensor, ends: Tensor, biases: float, exact: float, slack: float) -> float:
-    """How far the parts are from y, relative to the sum of their sizes; refused where that is more than rounding.
+    """Return how far the parts are from y, relative to the sum of their sizes; refuse more than rounding.
 
-    own: what ends at the first layer's states. ends: what edges carry to where it ends. exact: parts that are no matter of
-    rounding, such as the head's constant.
+    own: what ends at the first layer's states.
+    ends: what edges carry to where it ends.
+    exact: parts without rounding errors, such as the head's constant.
     """
     total = float(own.sum()) + float(ends.sum()) + biases + exact
-    # beside a large exact part, small parts would hide what is wrong with them
+    # a large exact part is left out of the size, because it would hide errors of small parts
     return gap_of(name, y, total, float(own.abs().sum() + ends.abs().sum()) + abs(biases), slack)
 
 
 def gap_of(name: str, y: float, total: float, size: float, slack: float) -> float:
-    """How far a total of parts is from y, relative to their size; refused where that is more than rounding."""
+    """Return how far a total of parts is from y, relative to their size; refuse more than rounding."""
     gap = abs(total - y) / max(size, 1e-30)
     check_gap(name, gap, slack)
     return gap
@@ -326,14 +394,15 @@ def gap_of(name: str, y: float, total: float, size: float, slack: float) -> floa
 def check_gap(name: str, gap: float, slack: float) -> None:
     if not gap <= slack:
         raise ModelError(
-            f"{name} is not linear when attention, norms and gates are held constant: its edges carry other than "
-            f"the answer's score, by {gap:.2g} of it, so answer edges would mislead. Other edges, for example "
-            'edges="attention-gradient", need no such model'
+            f"{name} is not linear when attention, norms and gates are held constant: its edges miss the answer's "
+            f"score by {gap:.2g} of the score, so answer edges would mislead. Use other edges, for example "
+            'edges="attention-gradient"'
         )
 
 
 def _ends(read: Tensor, prefix: int, reading: Reading) -> tuple[Tensor, Tensor]:
-    """What edges carry to where it ends, the prefix, or asked locally every other position: its sum and its size."""
+    """Return the sum and the size of what edges carry to its end: the prefix, or with ``local`` every other
+    position."""
     if not reading.local:
         read = read[:, :prefix]
         return read.sum(dtype=torch.float64), read.abs().sum(dtype=torch.float64)
@@ -356,25 +425,33 @@ def run_frozen(
     keep: bool = False,
     measure: bool = True,
     texts: int | None = None,
+    tower: str | None = None,
+    image: Sequence[int] = (),
+    seats: Sequence[int] = (),
     **options: Any,
 ) -> FrozenPass:
-    """One pass of one text, or of a batch that is padded on the right, forward, with everything constant but the states.
+    """Run one text, or a batch that is padded on the right, with everything constant but the states.
 
-    cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`. freeze: otherwise
-    nothing is constant but what lies in the cache, and the pass can be asked for its `slopes` alone. keep: whether the pass
-    is also to be what a trace is made of, so that the model runs once for both. measure: as in `Runner.run_batch`.
-    texts: how many a batch has, which is then asked for its `evidence_of_texts`.
+    cache: keys and values of the ``prefix`` positions before these; see `attnflow.capture.kv_cache`.
+    freeze: if False, only the contents of the cache are constant, and the pass supports `slopes` alone.
+    keep: whether a trace is made from the same pass, so that the model runs once for both.
+    measure: as in `Runner.run_batch`.
+    texts: the number of texts of a batch, for `evidence_of_texts`.
+    tower: path of the layers of a vision tower, down to which the pass continues for the positions in ``image``. The
+        pass then supports `evidence_below`, and its `evidence` includes the parts of patches.
+    seats: for each position of the tower, the position of the text that it feeds.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
         raise ModelError(
-            f"the attention of {name} was captured as {checked.route}, and answer edges need the attention interface of "
-            "transformers: trace it without edges, by its weights alone"
+            f"the attention of {name} was captured as {checked.route}, but answer edges need the attention interface "
+            "of transformers: trace it without edges, by its weights alone"
         )
     if not freeze and not checked.blocks:
         raise ModelError(
-            f"the scores of attention in {name} cannot be computed again, and fading is the gradient by them"
+            f"the attention scores of {name} cannot be recomputed, but fading needs the gradient with respect to them"
         )
+    model.check_gradients()
     calls: list[FrozenCall] = []
     readings: list[Reading] = []
     sources: list[Tensor] = []
@@ -382,25 +459,32 @@ def run_frozen(
     mode, names = "frozen" if checked.blocks else "frozen, whole", keep or bool(checked.stack.cross)
     collector = Collector(mode, measure=measure, names=names)
     in_place = cache if isinstance(cache, CacheInPlace) else None
+    bottom: list[Tensor] = []
+
+    def reading() -> Callable[[], Reading]:
+        if states or checked.stack.cross:
+            return lambda: readings[0]
+        # for a vision tower, which runs before the layers of the text and has other positions
+        own = Reading(sums=Sums())
+        return lambda: own
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **kwargs: Any) -> Tensor:
-        with torch._C.DisableTorchFunction():  # nothing here is for `Freeze` to see
+        with torch._C.DisableTorchFunction():  # `Freeze` must not see this
             with torch.no_grad():
-                call = frozen_call(
-                    collector, len(calls), module, query, key, value, mask, kwargs, lambda: readings[0], in_place
-                )
+                call = frozen_call(collector, len(calls), module, query, key, value, mask, kwargs, reading(), in_place)
                 if keep:
                     _keep(collector, module, call, value)
             calls.append(call)
+            of_text = bool(states or checked.stack.cross)  # not of a vision tower
             if not freeze:
-                if (
-                    not query.requires_grad
-                ):  # of the first layer's own states nothing is asked, but autograd must go there
+                # the first layer's states are not asked about, but autograd must reach them
+                if of_text and not query.requires_grad:
                     query = query.detach().requires_grad_()
                     sources.append(query)
                 faded: Tensor = FadingAttention.apply(query, key, value, call)
                 return faded
-            if not value.requires_grad:  # of a source: constants whose edges count, so that autograd must go there
+            # values of a source are constants whose edges count, so autograd must reach them
+            if of_text and not value.requires_grad:
                 value = value.detach().requires_grad_()
                 sources.append(value)
             out: Tensor = FrozenAttention.apply(value, call, int(query.shape[2]))
@@ -412,7 +496,8 @@ def run_frozen(
     if cache is not None:
         options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}
     with (
-        torch.inference_mode(False), routes.running(), entering(model.model, layers, collector) as states,
+        torch.inference_mode(False), routes.running(), entering(model.model, layers, collector, image) as states,
+        _bottom(model.model, tower, collector, bottom),
         measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
         Freeze(notes, spread_modules(model.model)) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
@@ -420,28 +505,31 @@ def run_frozen(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
         )
     write(collector.calls)
-    collector.attend = None  # it refers to the collector: nothing of the pass should wait for the garbage collector
+    collector.attend = None  # it refers to the collector; breaking the cycle frees the pass at once
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
-        raise ModelError(f"answer edges are about an answer, and {no_answer(model)}")
+        raise ModelError(f"answer edges explain an answer, but {no_answer(model)}")
     if not states or not calls:
-        raise ModelError(f"the layers of {name} were not seen, and answer edges are about them: trace it without edges")
+        raise ModelError(f"the layers of {name} were not seen, but answer edges need them: trace it without edges")
     known = None if in_place is None else in_place.snapshot
     constants = [] if frozen is None else frozen.constants
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
         checked.blocks, out if keep else None, collector.calls,
         "blocks" if any(call.weights is None for call in calls) else "whole", notes, checked.ranks,
+        bottom[0] if bottom else None, seats,
     )  # fmt: skip
 
 
 def no_answer(model: Runner) -> str:
-    """Why there are no answer edges of a model that gives no logits."""
+    """Return why there are no answer edges for a model without logits."""
+    if model.pooling is not None:
+        return f"{model!r} returns an embedding of a text: similarity(first, second) explains how similar two texts are"
     return f"{model!r} has no head, so it answers nothing: expected a classifier or a language model"
 
 
 def _keep(collector: Collector, module: Any, call: FrozenCall, value: Tensor) -> None:
-    """Keeps the weights of a call, heads reduced, as a pass that holds nothing constant does."""
+    """Keep the weights of a call, heads reduced, as in a pass that holds nothing constant."""
     if call.weights is not None:
         collector.add(module, call.weights, value, getattr(module, "sinks", None) is not None)
     elif call.scores is not None:
@@ -449,21 +537,53 @@ def _keep(collector: Collector, module: Any, call: FrozenCall, value: Tensor) ->
 
 
 @contextmanager
-def entering(model: Any, paths: Sequence[str], collector: Collector) -> Iterator[list[Tensor]]:
-    """While it lasts, the list gets the states that enter these layers; those of the first are a leaf of autograd."""
+def entering(
+    model: Any, paths: Sequence[str], collector: Collector, image: Sequence[int] = ()
+) -> Iterator[list[Tensor]]:
+    """Collect the states that enter these layers while active. Those of the first layer become an autograd leaf.
+
+    image: positions whose states stay connected to their source.
+    """
     if not all(paths):
-        raise ModelError(f"{type(model).__name__} has no numbered layers, and answer edges are about layers")
+        raise ModelError(f"{type(model).__name__} has no numbered layers, but answer edges need them")
     states: list[Tensor] = []
 
     def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         if not is_collecting(collector):
             return None
         entering = states_of(args, named)
-        states.append(entering if states else entering.detach().requires_grad_())
-        return with_states(args, named, states[-1])
+        if states or not image:
+            states.append(entering if states else entering.detach().requires_grad_())
+            return with_states(args, named, states[-1])
+        states.append(entering.detach().requires_grad_())
+        with torch._C.DisableTorchFunction():
+            kept = torch.zeros(entering.shape[1], dtype=torch.bool, device=entering.device)
+            kept[list(image)] = True
+            joined = torch.where(kept[:, None], entering, states[0])
+        return with_states(args, named, joined)
 
     with ExitStack() as stack:
         for path in dict.fromkeys(paths):
             layer = model.get_submodule(path)
             stack.callback(layer.register_forward_pre_hook(hook, with_kwargs=True).remove)
         yield states
+
+
+@contextmanager
+def _bottom(model: Any, tower: str | None, collector: Collector, bottom: list[Tensor]) -> Iterator[None]:
+    """Collect what enters the first layer of a vision tower while active, as an autograd leaf."""
+    if tower is None:
+        yield
+        return
+
+    def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if not is_collecting(collector):
+            return None
+        bottom.append((args[0] if args else named["hidden_states"]).detach().requires_grad_())
+        return with_states(args, named, bottom[-1])
+
+    handle = model.get_submodule(f"{tower}.0").register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()

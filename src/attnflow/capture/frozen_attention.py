@@ -1,4 +1,4 @@
-"""Attention with its weights as constants: what it gives, and what its edges carry to a score when gradients come back."""
+"""Attention with constant weights: its output, and what its edges carry to a score in the backward pass."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from attnflow.capture.ranks import Ranks
 from attnflow.capture.scores import LARGE_BYTES, LazyMask, Scores, Weighing, mixed, mixed_back, scores_of
 
 KEEP_BYTES = 4 << 20
-"""Weights of one text in a layer up to this size wait for the backward pass; larger ones are computed again, some queries
-at a time: fresh memory for all of them would cost more than they do. Many short texts keep theirs, however many they are:
-beside the states that wait too, the weights of a short text are small."""
+"""Weights of one text in a layer up to this size are kept for the backward pass. Larger ones are recomputed a few
+queries at a time, because fresh memory for all of them would cost more. Many short texts keep theirs, however many they
+are: compared with the states that are kept too, the weights of a short text are small."""
 
 BLOCK_BYTES = {"cpu": 4 << 20, "cuda": LARGE_BYTES}
-"""How large the weights of some queries may be: a CPU wants them in its cache, a GPU wants few large steps."""
+"""Maximal size of the weights of some queries: a CPU needs them in its cache, a GPU prefers few large steps."""
 
 
 @dataclass
 class Sums:
-    """Edges added up over queries while a gradient passes, so that nobody makes a matrix [query, key].
+    """Edges summed over queries during the backward pass, so that no matrix [query, key] is made.
 
-    ``Σ_q w[q]·E[q, k] = Σ_heads v_k·(Pᵀ·w·dO)_k``. taken: the w of each query, [text, query]; None where nobody wants
-    rows. columns: the sums over all queries, rows: those of the queries taken; both [text, key], by the call's number.
+    ``Σ_q w[q]·E[q, k] = Σ_heads v_k·(Pᵀ·w·dO)_k``.
+
+    taken: the weight w of each query, [text, query]; None if rows are not requested.
+    columns: the sums over all queries, [text, key], by the number of the call.
+    rows: the sums over the taken queries, [text, key], by the number of the call.
     """
 
     taken: Tensor | None = None
@@ -39,7 +42,7 @@ class Sums:
     rows: dict[int, Tensor] = field(default_factory=dict)
 
     def read(self, call: FrozenCall, upward: Tensor, value: Tensor) -> Tensor:
-        """Adds up the edges of a call; gives the gradient that goes to all that is read."""
+        """Sum the edges of a call; return the gradient that goes to everything that is read."""
         back = _back_to_values(call, upward, value)
         self.columns[call.number] = _summed(value, back)
         if self.taken is not None:
@@ -49,7 +52,7 @@ class Sums:
 
 
 def _summed(value: Tensor, back: Tensor) -> Tensor:
-    """``Σ v·dV`` over key heads and sizes, in single precision at least: [text, key]."""
+    """Return ``Σ v·dV`` over key heads and sizes, in at least single precision: [text, key]."""
     wide = torch.promote_types(value.dtype, torch.float32)
     return (value.to(wide) * back.to(wide)).sum((1, 3))
 
@@ -58,10 +61,12 @@ def _summed(value: Tensor, back: Tensor) -> Tensor:
 class Reading:
     """What one backward pass reads at the attention calls.
 
-    local: each position by itself: its own score only, so that evidence goes to other positions and no further.
-    rows: the queries whose edges are wanted; all of them where that is None. total: Σ over layers of the edges
-    [batch, query, key], by the kind of call ("self", "cross") and the device of the layers. layers: the edges of each
-    call, where ``every``. sums: of a batch of texts, what is read in place of all that.
+    local: each position has its own score only, so evidence goes to other positions and no further.
+    rows: the queries whose edges are requested; None for all.
+    total: Σ over layers of the edges [batch, query, key], by the kind of call ("self", "cross") and the device of the
+        layers.
+    layers: the edges of each call, if ``every``.
+    sums: for a batch of texts, what to read instead of all this.
     """
 
     local: bool = False
@@ -72,11 +77,11 @@ class Reading:
     layers: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def range(self, queries: int) -> tuple[int, int]:
-        """The first of the queries whose edges are wanted, and the one after the last."""
+        """Return the first requested query, and the one after the last."""
         return (0, queries) if self.rows is None else (self.rows.start, self.rows.stop)
 
     def room(self, kind: str, number: int, like: Tensor, rows: int, keys: int) -> list[Tensor]:
-        """Where the edges of a call are added up: [batch, row, key], zeros at first."""
+        """Return the tensors to which the edges of a call are added: [batch, row, key], initially zero."""
         wide = torch.float64 if like.dtype == torch.float64 else torch.float32
 
         def zeros() -> Tensor:
@@ -93,7 +98,7 @@ class Reading:
     def collected(
         self, device: torch.device, ranks: Ranks | None
     ) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
-        """Totals and layers on one device, added up over the processes that share the heads."""
+        """Return totals and layers on one device, summed over the processes that share the heads."""
         total: dict[str, Tensor] = {}
         for (kind, _), x in self.total.items():
             total[kind] = total[kind] + x.to(device) if kind in total else x.to(device)
@@ -108,8 +113,10 @@ class Reading:
 class FrozenCall:
     """One attention call.
 
-    scores: its operands, where they are known; weights: [batch, head, query, key] where they are kept. before: values of
-    the keys that lie before the new ones; skipped: how many keys stand before those, which no query sees.
+    scores: its operands, if known.
+    weights: [batch, head, query, key], if kept.
+    before: values of the keys before the new ones.
+    skipped: the number of keys before those, which no query sees.
     """
 
     number: int
@@ -121,7 +128,7 @@ class FrozenCall:
     skipped: int = 0
 
     def blocks(self, first: int, last: int) -> Iterator[tuple[int, int, Tensor]]:
-        """Ranges of queries with their weights [batch, head, some queries, the first keys]."""
+        """Yield ranges of queries with their weights [batch, head, some queries, the first keys]."""
         if self.weights is not None:
             yield first, last, self.weights[:, :, first:last]
             return
@@ -130,7 +137,7 @@ class FrozenCall:
             yield start, stop, self.scores.weights(start, stop)
 
     def output(self, value: Tensor) -> Tensor:
-        """What attention gives, [batch, query, head, size]; a log-sum-exp that comes with it is kept."""
+        """Compute the attention output, [batch, query, head, size]; keep the log-sum-exp if there is one."""
         if self.weights is not None:
             return mixed(self.weights, value, self.before)
         assert self.scores is not None
@@ -166,9 +173,9 @@ class FrozenAttention(torch.autograd.Function):  # type: ignore[misc]  # torch h
 
 
 def _read_by_itself(call: FrozenCall, weighing: Weighing, totals: list[Tensor], first: int, last: int) -> Tensor:
-    """Adds up edges; the gradient goes to what a position reads from itself: [batch, key head, key, size].
+    """Sum edges; return the gradient that goes to what a position reads from itself: [batch, key head, key, size].
 
-    Each row has its own score, so that nothing comes to queries outside ``first:last``.
+    Each row has its own score, so queries outside ``first:last`` get nothing.
     """
     upward, value = weighing.direction, weighing.value
     assert upward is not None and value is not None
@@ -179,7 +186,7 @@ def _read_by_itself(call: FrozenCall, weighing: Weighing, totals: list[Tensor], 
         parts = []
         for start, stop, weights in call.blocks(first, last):
             _add(totals, weighing.of(weights, start, stop), start - first)
-            place = int(totals[0].shape[-1]) - upward.shape[2] + start  # where the first of these queries finds itself
+            place = int(totals[0].shape[-1]) - upward.shape[2] + start  # where the first of these queries sees itself
             parts.append(weights[..., place : place + stop - start].diagonal(dim1=-2, dim2=-1))
         own = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
     batch, _, queries, size = upward.shape
@@ -194,7 +201,7 @@ def _read_by_itself(call: FrozenCall, weighing: Weighing, totals: list[Tensor], 
 
 
 def _read_by_all(call: FrozenCall, weighing: Weighing, totals: list[Tensor], first: int, last: int) -> Tensor:
-    """Adds up edges; the gradient ``dV = Pᵀ dO`` goes to all that is read: [batch, key head, key, size]."""
+    """Sum edges; return the gradient ``dV = Pᵀ dO`` for everything that is read: [batch, key head, key, size]."""
     upward, value = weighing.direction, weighing.value
     assert upward is not None and value is not None
     if call.scores is not None and call.scores.lse is not None:
@@ -212,7 +219,7 @@ def _read_by_all(call: FrozenCall, weighing: Weighing, totals: list[Tensor], fir
 
 
 def _back_to_values(call: FrozenCall, upward: Tensor, value: Tensor) -> Tensor:
-    """``dV = Pᵀ dO`` and nothing else: [batch, key head, key, size]."""
+    """Return only ``dV = Pᵀ dO``: [batch, key head, key, size]."""
     if call.weights is not None:
         return mixed_back(call.weights, upward, value.shape[1])
     assert call.scores is not None
@@ -232,7 +239,10 @@ def frozen_call(
     collector: Collector, number: int, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any,
     options: Mapping[str, Any], reading: Callable[[], Reading], in_place: CacheInPlace | None,
 ) -> FrozenCall:  # fmt: skip
-    """An attention call as the model makes it, ready to be applied and asked. in_place: where its first keys lie."""
+    """Prepare an attention call of the model for its output and its evidence.
+
+    in_place: the cache with its first keys.
+    """
     cross = collector.names and collector.named(module)[1]
     if collector.mode == "frozen, whole":
         _, weights = eager_function(module)(module, query.detach(), key.detach(), value.detach(), mask, **options)
@@ -243,7 +253,7 @@ def frozen_call(
         stored = in_place.before(key, value)
         skipped = _unseen(mask)
         if skipped < stored.first:
-            raise KeysLost(f"a layer has dropped {stored.first} keys, of which some are seen")
+            raise KeysLost(f"a layer has dropped {stored.first} keys, but queries still see some of them")
         before = shown_from(stored.values, skipped - stored.first)
         scores = _after(scores, shown_from(stored.keys, skipped - stored.first), skipped)
     batch, heads, rows, _ = query.shape
@@ -253,14 +263,14 @@ def frozen_call(
 
 
 def _unseen(mask: Tensor | LazyMask | None) -> int:
-    """How many of the first keys no query sees."""
+    """Return how many of the first keys no query sees."""
     if not isinstance(mask, LazyMask) or mask.reach is None:
         return 0
     return max(0, mask.query_offset - mask.key_offset - mask.reach + 1)
 
 
 def _after(scores: Scores, before: Stored, skipped: int) -> Scores:
-    """The same with keys that lie before its own, of which the first are left out."""
+    """Return the scores with earlier keys in front of their own, of which the first are skipped."""
     mask = scores.mask
     if isinstance(mask, LazyMask):
         mask = replace(mask, keys=mask.keys - skipped, key_offset=mask.key_offset + skipped) if skipped else mask

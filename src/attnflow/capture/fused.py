@@ -1,4 +1,4 @@
-"""The output of attention by fused functions, with the log-sum-exp of its rows, and which attention they compute."""
+"""Attention output from fused functions, with the log-sum-exp of its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnflow.capture.scores import LazyMask, Scores, mixed
 
 
 def attention_output(scores: Scores, value: Tensor, before: Stored | None = None) -> tuple[Tensor, Scores]:
-    """The output of the attention, [batch, query, head, size], and what a later `step` needs.
+    """Return the attention output, [batch, query, head, size], and the operands for a later `step`.
 
     before: values of the keys in ``scores.before``.
     """
@@ -33,7 +33,8 @@ def attention_output(scores: Scores, value: Tensor, before: Stored | None = None
         out, operands = out.transpose(1, 2), replace(scores, lse=lse)
     else:
         groups, key = scores.query.shape[1] // scores.key.shape[1], scores.key
-        if groups > 1 and key.is_cuda:  # the kernels for these types know no groups: PyTorch would make the matrix
+        # the kernels for these types do not support groups, and PyTorch would make the matrix
+        if groups > 1 and key.is_cuda:
             key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
         out = scaled_dot_product_attention(
             scores.query, key, value, is_causal=plain == "causal", scale=scores.scale,
@@ -43,7 +44,7 @@ def attention_output(scores: Scores, value: Tensor, before: Stored | None = None
 
 
 def _hands_out(scores: Scores, value: Tensor) -> bool:
-    """Whether the kernel that the CPU takes for this attention can be asked for its log-sum-exp too."""
+    """Return whether the CPU kernel for this attention can also return its log-sum-exp."""
     there = hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu")
     same = scores.query.shape[-1] == scores.key.shape[-1] == value.shape[-1]
     wide = scores.query.dtype in (torch.float32, torch.float64)
@@ -51,7 +52,7 @@ def _hands_out(scores: Scores, value: Tensor) -> bool:
 
 
 def is_fused(scores: Scores, value: Tensor) -> bool:
-    """Whether a fused kernel computes this attention and hands out its log-sum-exp."""
+    """Return whether a fused kernel computes this attention and returns its log-sum-exp."""
     if not scores.query.is_cuda or not _fused(scores, value):
         return False
     if scores.before is None:
@@ -60,13 +61,13 @@ def is_fused(scores: Scores, value: Tensor) -> bool:
 
 
 def in_two_places(scores: Scores) -> bool:
-    """Whether every query sees all keys that lie before, and of the others those up to its own, or all of them."""
+    """Return whether every query sees all earlier keys, and of the others those up to its own, or all of them."""
     plain = scores.mask is None or (isinstance(scores.mask, LazyMask) and scores.mask.plain == "causal")
     return plain and _unmasked(scores) and scores.queries == scores.key.shape[2]
 
 
 def _fused_output(scores: Scores, value: Tensor, before: Stored | None) -> tuple[Tensor, Tensor]:
-    """Of keys in two places, each by itself; then the two are merged by how much of the denominator each has."""
+    """Compute keys in two places separately, then merge the two by their shares of the denominator."""
     if scores.before is None:
         return attention_with_lse(scores.query, scores.key, value, plain_kind(scores) == "causal", scores.scale)
     assert before is not None
@@ -79,25 +80,25 @@ def _fused_output(scores: Scores, value: Tensor, before: Stored | None) -> tuple
 
 
 def merged(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention over all keys from that over some and that over the others, each with its log-sum-exp.
+    """Merge attention over some keys with attention over the others, each with its log-sum-exp.
 
     Outputs are [batch, query, head, size], log-sum-exps [batch, head, query].
     """
-    share = torch.sigmoid(first_lse - second_lse).transpose(1, 2)[..., None]  # of the denominator
+    share = torch.sigmoid(first_lse - second_lse).transpose(1, 2)[..., None]  # share of the denominator
     lse = torch.logaddexp(first_lse, second_lse)
     return torch.lerp(second.to(share.dtype), first.to(share.dtype), share).to(first.dtype), lse
 
 
 def attention_with_lse(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    """Fused attention on a GPU: the output [batch, query, head, size], and the log-sum-exp [batch, head, query].
+    """Compute fused attention on a GPU: output [batch, query, head, size] and log-sum-exp [batch, head, query].
 
-    causal: query i sees the keys up to i, of which there are as many.
+    causal: query i sees the keys up to i, with as many keys as queries.
     """
     return _with_lse(Scores(query, key, scale), value, causal)
 
 
 def _with_lse(scores: Scores, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """The fastest fused kernel there is, which hands out its log-sum-exp."""
+    """Run the fastest available fused kernel that returns its log-sum-exp."""
     groups = scores.query.shape[1] // scores.key.shape[1]
     key, values = scores.key, value
     if torch.backends.cuda.cudnn_sdp_enabled():
@@ -106,12 +107,12 @@ def _with_lse(scores: Scores, value: Tensor, causal: bool) -> tuple[Tensor, Tens
                 scores.query, key, values, None, True, 0.0, causal, False, scale=scores.scale
             )
             return result[0].transpose(1, 2), result[1].reshape(result[1].shape[:3])
-        except RuntimeError:  # a shape or a card that cuDNN does not take
+        except RuntimeError:  # cuDNN does not support this shape or card
             pass
     query = scores.query
     if groups > 1 and causal:
         key, values = key.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
-    elif groups > 1:  # the queries of all heads that share a key head are rows beside each other: no key is copied
+    elif groups > 1:  # the queries of all heads that share a key head become rows side by side, so no key is copied
         query = query.reshape(query.shape[0], key.shape[1], -1, query.shape[-1])
     result = torch.ops.aten._scaled_dot_product_flash_attention(
         query, key, values, 0.0, causal, False, scale=scores.scale
@@ -121,7 +122,7 @@ def _with_lse(scores: Scores, value: Tensor, causal: bool) -> tuple[Tensor, Tens
 
 
 def own_weights(scores: Scores) -> Tensor:
-    """What each of the last positions gives to itself, [batch, head, query], by the log-sum-exp of its row."""
+    """Return the weight that each of the last positions gives to itself, [batch, head, query], from the log-sum-exp."""
     assert scores.lse is not None
     batch, heads, queries, size = scores.query.shape
     key_heads = scores.key.shape[1]
@@ -132,17 +133,17 @@ def own_weights(scores: Scores) -> Tensor:
 
 
 def plain_kind(scores: Scores) -> str | None:
-    """ "causal" or "full" where a fused kernel computes exactly this attention, else None."""
+    """Return "causal" or "full" if a fused kernel computes exactly this attention, else None."""
     if not _unmasked(scores):
         return None
     if isinstance(scores.mask, LazyMask):
-        # a fused kernel aligns queries and keys at the first of each
+        # a fused kernel aligns the first query with the first key
         return scores.mask.plain if scores.mask.plain == "full" or scores.queries == scores.keys else None
     return "full" if scores.mask is None and not scores.causal else None
 
 
 def _unmasked(scores: Scores) -> bool:
-    """Whether nothing but a mask changes the products."""
+    """Return whether only a mask changes the products."""
     return scores.softcap is None and scores.sinks is None and scores.bias is None
 
 

@@ -1,4 +1,4 @@
-"""A language model that writes: its greedy answers to prompts, with the key-value cache that writing left."""
+"""Generation: greedy answers of a language model to prompts, with the key-value cache that generation leaves."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 Growth = Callable[["Written"], None]
-"""Is called with what is written so far, at every token."""
+"""Called at every token with the text so far."""
 
 
 @dataclass(frozen=True, eq=False)
 class Written:
-    """What a model wrote after one prompt.
+    """What a model generated after one prompt.
 
-    ids: without the token that ends a text. cache: keys and values, of all prompts that ran together; item, start: which
-    of them this is, and where its first token stands there. source: of an encoder-decoder, what its encoder gave.
+    ids: the tokens, without the one that ends a text.
+    cache: keys and values of all prompts that ran together.
+    item, start: the number of this prompt in the cache, and the place of its first token.
+    source: for an encoder-decoder, the states of its encoder.
     """
 
     ids: tuple[int, ...]
@@ -36,7 +38,7 @@ class Written:
 
 
 def is_writer(model: Runner) -> bool:
-    """Whether the model can generate text."""
+    """Return whether the model can generate text."""
     return hasattr(model.model, "generate") and bool(getattr(model.model, "can_generate", lambda: False)())
 
 
@@ -46,15 +48,17 @@ def write(
     max_new_tokens: int,
     progress: Progress | None = None,
     growth: Growth | None = None,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> list[Written]:
-    """The model's greedy answers to prompts of one batch, each at most ``max_new_tokens`` long.
+    """Generate the model's greedy answers to a batch of prompts, each at most ``max_new_tokens`` long.
 
-    growth: is called with the first answer so far, whenever it has a token more.
+    beside: for a single prompt, inputs other than its tokens, such as the pixels of an image.
+    growth: called with the first answer so far, whenever it grows by a token.
     """
     check_writer(model)
     two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
     longest = max(map(len, prompts))
-    starts = [0 if two_stacks else longest - len(ids) for ids in prompts]  # decoders write on the right
+    starts = [0 if two_stacks else longest - len(ids) for ids in prompts]  # decoders generate on the right
     rows = [
         [model.pad_id()] * start + list(ids) + [model.pad_id()] * (longest - len(ids) - start)
         for start, ids in zip(starts, prompts, strict=True)
@@ -62,9 +66,9 @@ def write(
     seen = [
         [int(start <= i < start + len(ids)) for i in range(longest)] for start, ids in zip(starts, prompts, strict=True)
     ]
-    tensors = model.placed({"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(seen)})
+    tensors = model.placed({"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(seen), **(beside or {})})
     model.check_evaluating()
-    with running(), torch.no_grad():
+    with running(), torch.no_grad(), model.eagerly():
         source = model.model.get_encoder()(**tensors) if two_stacks else None
         options = _options(model, max_new_tokens, source)
         begins = 1 if two_stacks else longest
@@ -91,22 +95,17 @@ def check_count(max_new_tokens: int) -> None:
 
 
 def check_writer(model: Runner) -> None:
+    model.check_default_device()
     if not is_writer(model):
         raise InputError(
-            f"{type(model.model).__name__} writes no text: expected a language model that generates, such as a decoder; "
-            "trace() and attnflow.compare explain classifiers and masked language models"
-        )
-    if any(hasattr(x, "_orig_mod") or getattr(x, "_compiled_call_impl", None) for x in model.model.modules()):
-        # compiled code remembers the attention of another pass: parts would add up, to another answer's log-odds
-        raise InputError(
-            "the model was compiled by torch.compile, and what is compiled cannot be watched: answer with the model as it "
-            "was before"
+            f"{type(model.model).__name__} generates no text: expected a language model that generates, such as a "
+            "decoder; trace() and attnflow.compare explain classifiers and masked language models"
         )
     main = getattr(model.model, "main_input_name", "input_ids")
     if main != "input_ids" and not model.accepts("input_ids"):
         raise InputError(
-            f"{type(model.model).__name__} reads no text (its input is {main}), and a prompt is "
-            "one: trace() explains models of sound and images"
+            f"{type(model.model).__name__} does not read text (its input is {main}), but a prompt is a text: trace() "
+            "explains models for audio and images"
         )
 
 
@@ -116,7 +115,7 @@ def _options(model: Runner, max_new_tokens: int, source: Any) -> dict[str, Any]:
     options: dict[str, Any] = {
         "max_new_tokens": max_new_tokens, "do_sample": False, "num_beams": 1, "return_dict_in_generate": True,
         "temperature": None, "top_p": None, "top_k": None, "pad_token_id": model.pad_id(),
-        # what a model's own settings may ask for beside, and what does not go with one greedy text on our cache
+        # reset settings of the model that do not fit one greedy text on our cache
         "num_return_sequences": 1, "cache_implementation": None, "prompt_lookup_num_tokens": None, "penalty_alpha": None,
         "dola_layers": None, "token_healing": False,
     }  # fmt: skip
@@ -125,13 +124,13 @@ def _options(model: Runner, max_new_tokens: int, source: Any) -> dict[str, Any]:
     if source is not None:
         options["encoder_outputs"] = source
     else:
-        # every key stays, also those that sliding windows no longer see: what was read once is explained
+        # keep every key, including those that sliding windows no longer see, because what was read once is explained
         options["past_key_values"] = DynamicCache()
     return options
 
 
 def _criteria(*watchers: Callable[[Tensor], None] | None) -> Any:
-    """Watchers of the tokens as criteria that stop nothing."""
+    """Wrap watchers of the tokens as stopping criteria that never stop."""
     from transformers import StoppingCriteriaList
 
     def criterion(watcher: Callable[[Tensor], None]) -> Callable[..., Tensor]:
@@ -157,14 +156,14 @@ def _growing(model: Runner, growth: Growth, cache: Any, begins: int, start: int)
 
 
 def _until_end(model: Runner, ids: Sequence[int]) -> tuple[int, ...]:
-    """Up to the token that ends a text, without it."""
+    """Return the tokens before the one that ends a text."""
     ends = set(end_ids(model))
     first = next((i for i, token in enumerate(ids) if token in ends), len(ids))
     return tuple(int(token) for token in ids[:first])
 
 
 def end_ids(model: Runner) -> tuple[int, ...]:
-    """The tokens that end a text."""
+    """Return the tokens that end a text."""
     stated = [
         getattr(getattr(model.model, "generation_config", None), "eos_token_id", None),
         getattr(model.config, "eos_token_id", None),
@@ -175,7 +174,7 @@ def end_ids(model: Runner) -> tuple[int, ...]:
 
 
 def _item(source: Mapping[str, Any], number: int, length: int) -> Any:
-    """What the encoder gave for one text of the batch, without its padding."""
+    """Return the encoder's states for one text of the batch, without padding."""
     from transformers.modeling_outputs import BaseModelOutput
 
     return BaseModelOutput(last_hidden_state=source["last_hidden_state"][number : number + 1, :length])

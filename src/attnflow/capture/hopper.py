@@ -1,14 +1,14 @@
 # mypy: ignore-errors
-"""The kernels of one row on Hopper GPUs, where exp2 costs as much as the matrix product and both must overlap.
+"""Kernels for one row on Hopper GPUs, where exp2 costs as much as the matrix product and both must overlap.
 
-Three warpgroups hold 64 keys each in registers and share the tiles of queries that a fourth brings in. A warpgroup does
-one thing after the other (product, exp2, sum), and while it takes exponentials the tensor cores work for the two others.
-On an H200, 32 heads of 128 (8 of keys), bfloat16, causal, 32,768 positions, as a multiple of cuDNN's forward in the same
-run: 0.49, the plain kernel 0.71. Slower: two warpgroups that start the next product before the exponentials of this one
-0.54, four warpgroups with the keys in shared memory 0.50, a polynomial for one exp2 in eight 0.58; warpgroups that take
-turns at the tensor cores were 4 % slower than without. Power (680 W of 700 read) probably decides, not a full unit.
+Three warpgroups hold 64 keys each in registers and share the tiles of queries that a fourth loads. A warpgroup works in
+sequence (product, exp2, sum), and while it computes exponentials the tensor cores work for the two others. On an H200,
+32 heads of 128 (8 of keys), bfloat16, causal, 32,768 positions, as a multiple of cuDNN's forward in the same run: 0.49,
+the plain kernel 0.71. Slower: two warpgroups that start the next product before the exponentials of this one 0.54, four
+warpgroups with the keys in shared memory 0.50, a polynomial for one exp2 in eight 0.58; warpgroups that take turns at
+the tensor cores were 4 % slower than without. The limit is probably power (680 W of 700 read), not a full unit.
 
-Gluon is experimental and changes with Triton; `kernels` comes here only with the version this was tested with.
+Gluon is experimental and changes with Triton; `kernels` uses this module only with the version it was tested with.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ STAGES = 5
 
 
 def sums(query, key, shift, scale, causal):
-    """[batch, heads, keys]: ``Σ_q exp2(scale · query·key + shift[q])``; shift is [batch, heads, a multiple of BLOCK_Q]."""
+    """Return [batch, heads, keys]: ``Σ_q exp2(scale · query·key + shift[q])``.
+
+    shift: [batch, heads, a multiple of BLOCK_Q].
+    """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
     out = torch.empty((batch, heads, keys), dtype=torch.float32, device=query.device)
@@ -53,8 +56,8 @@ def _sums(
     q_desc, c_desc, key, out, k_b, k_h, k_t, total, heads, group, queries, keys, blocks, scale,
     CAUSAL: gl.constexpr, SIZE: gl.constexpr, BLOCK_Q: gl.constexpr, STAGES: gl.constexpr, MIX: gl.constexpr,
 ):  # fmt: skip
-    # The first keys have the most queries. A few heads in turn: their queries stay in the cache, and the long programs of
-    # the last heads do not start last.
+    # The first keys have the most queries. A few heads take turns: their queries stay in the cache, and the long
+    # programs of the last heads do not start last.
     program = gl.program_id(0)
     chunk = program // (MIX * blocks)
     within = program % (MIX * blocks)
@@ -152,12 +155,12 @@ def _scores(pipe, i, k, nothing, across: gl.constexpr, SIZE: gl.constexpr, BLOCK
 
 @gluon.jit
 def _in_thread(p, BLOCK_Q: gl.constexpr):
-    """Over the queries that a thread holds; the four threads of a row come together after the last tile."""
+    """Sum over the queries of a thread; the four threads of a row are combined after the last tile."""
     return gl.sum(gl.sum(p.reshape([64, BLOCK_Q // 8, 4, 2]), 3), 1)
 
 
 def log_sum_exp(query, key, scale, causal):
-    """[batch, heads, queries]: ``log2 Σ_k exp2(scale · query·key)``."""
+    """Return [batch, heads, queries]: ``log2 Σ_k exp2(scale · query·key)``."""
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
     out = torch.empty((batch, heads, queries), dtype=torch.float32, device=query.device)
@@ -238,7 +241,7 @@ def _sum_row(
     q = gl.load(query + rows.to(gl.int64)[:, None] * q_t + d[None, :], mask=(rows < queries)[:, None], other=0.0)
     at_q = first + gl.arange(0, 64, layout=down)
     nothing = gl.zeros([64, TILE], gl.float32, layout=tile)
-    # Each thread keeps the maximum and the sum of what it sees itself; the four threads of a row come together at the end.
+    # Each thread keeps the maximum and the sum of its own values; the four threads of a row are combined at the end.
     total = _in_thread(nothing, TILE)
     top = total - 1e30
     for i in range(0, whole):
@@ -250,7 +253,7 @@ def _sum_row(
         seen = (at_k < keys)[None, :] & (at_q >= 0)[:, None]
         if CAUSAL:
             seen = seen & (at_k[None, :] <= at_q[:, None] + offset)
-        # Scaled first: what is hidden must be exactly as low as where the maximum begins, or exp2 of their gap overflows.
+        # Scale first: hidden scores must be exactly as low as the initial maximum, or exp2 of their gap overflows.
         top, total = _add_tile(gl.where(seen, s * scale, -1e30), top, total, 1.0, TILE)
     highest = gl.max(top, 1)
     total = gl.sum(total * gl.exp2(top - gl.expand_dims(highest, 1)), 1)

@@ -1,11 +1,11 @@
 # mypy: ignore-errors
-"""`edge_kernels.edge_rows` on Hopper GPUs: tiles of edges in registers, while the heads pass by.
+"""`edge_kernels.edge_rows` on Hopper GPUs: tiles of edges stay in registers while the heads pass by.
 
-A tile has 128 queries and 192 keys, or 128 keys with directions. Warpgroups share it, and one warp brings the queries of
-each head and, as often as they change, its keys. There is one program for each multiprocessor, which goes from tile to
-tile: what the next tile begins with is brought while this one is stored. On an H200, 32 heads of 128 (8 of keys), bfloat16,
-causal, 32,768 positions, as a multiple of cuDNN's forward in the same run: 0.63, with lengths 0.67, with directions 1.11;
-the plain kernels 1.19 and 2.44. Slower: keys in shared memory instead of registers 0.75 (each half of a tile reads them
+A tile has 128 queries and 192 keys, or 128 keys with directions. Warpgroups share it, and one warp loads the queries of
+each head and, whenever they change, its keys. Each multiprocessor runs one program, which goes from tile to tile and
+loads the start of the next tile while it stores this one. On an H200, 32 heads of 128 (8 of keys), bfloat16, causal,
+32,768 positions, as a multiple of cuDNN's forward in the same run: 0.63, with lengths 0.67, with directions 1.11; the
+plain kernels 1.19 and 2.44. Slower: keys in shared memory instead of registers 0.75 (each half of a tile reads them
 again), queries instead of keys in the rows of a product 0.64, with lengths 0.90 (they take too many registers); with
 directions, keys in the rows 1.15, and half a tile at a time 1.20.
 """
@@ -47,10 +47,12 @@ def edge_rows(
     signed=False,
     add=False,
 ):
-    """Writes ``factor · Σ_h w·exp2(scale · query·key + shift[q])`` into out, [batch, queries, keys], rows of any stride.
+    """Write ``factor · Σ_h w·exp2(scale · query·key + shift[q])`` into out, [batch, queries, keys], rows of any stride.
 
-    offset: how many positions the first query stands behind the first key. lengths: w, [batch, heads, keys]. direction,
-    value: w is their product, and zero where that is negative unless ``signed``. add: to what is in out.
+    offset: the position of the first query relative to the first key.
+    lengths: w, [batch, heads, keys].
+    direction, value: w is their product, or zero if that is negative and not ``signed``.
+    add: add to the contents of out.
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
@@ -62,7 +64,7 @@ def edge_rows(
     def described(x, rows):
         return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, size], WIDE)
 
-    rows = 64 if directed else TILE  # a warpgroup holds 64 queries where there are directions, else 64 keys
+    rows = 64 if directed else TILE  # a warpgroup takes 64 queries with directions, else 64 keys
     shifts = TensorDescriptor(shifts, list(shifts.shape), list(shifts.stride()), [1, rows], NARROW)
     sizes = heads, heads // key.shape[1], queries, keys, tiles_q, tiles_k, tiles, offset, scale, factor
     options = {"CAUSAL": causal, "ADD": add, "SIZE": size, "num_warps": 4}
@@ -88,7 +90,7 @@ def _multiprocessors(device):
 
 @gluon.jit
 def _place(t, spans, KEYS: gl.constexpr, TILE_Q: gl.constexpr, GROUPED: gl.constexpr, CAUSAL: gl.constexpr):
-    """The text, first query and first key of tile t, and how many heads it takes: none where no query sees a key.
+    """Return the text, first query and first key of tile t, and its number of heads, which is 0 if no query sees a key.
 
     Programs that run at the same time share GROUPED tiles of keys and a few of queries, which they find in the cache.
     """
@@ -145,7 +147,7 @@ def _bring_heads(
 ):  # fmt: skip
     q_tiles, c_tiles, k_tiles, q_full, q_empty, k_full, k_empty = pipe
     heads, group, _, _, _, _, tiles, _ = spans
-    i = 0  # of the queries that were brought, and of the keys
+    i = 0  # counts the loaded queries; n counts the keys
     n = 0
     for t in range(gl.program_id(0), tiles, gl.num_programs(0)):
         b, at_q, first, count = _place(t, spans, 192, TILE_Q, GROUPED, CAUSAL)
@@ -223,7 +225,10 @@ def _add_heads(
 
 @gluon.jit
 def _store(total, store, spans, b, at_q, at_k, CAUSAL: gl.constexpr, ADD: gl.constexpr, KEYS: gl.constexpr):
-    """KEYS: which axis of the tile has the keys."""
+    """Store a tile.
+
+    KEYS: the axis of the tile with the keys.
+    """
     out, o_b, o_q, factor = store
     _, _, queries, keys, _, _, _, offset = spans
     rows = gl.expand_dims(at_q, KEYS)
@@ -248,7 +253,7 @@ def _directed_rows(
     q_tiles = gl.allocate_shared_memory(q_desc.dtype, [STAGES * 2, 1, 1, 64, SIZE], q_desc.layout)
     g_tiles = gl.allocate_shared_memory(g_desc.dtype, [STAGES * 2, 1, 1, 64, SIZE], g_desc.layout)
     c_tiles = gl.allocate_shared_memory(gl.float32, [STAGES * 2, 1, 64], c_desc.layout)
-    # Keys and values take three places in turn, so that the next keys come while these values are used.
+    # Keys and values take three buffers in turn, so that the next keys load while these values are used.
     kv_tiles = gl.allocate_shared_memory(k_desc.dtype, [3, 1, 1, 128, SIZE], k_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())

@@ -1,4 +1,4 @@
-"""What a user gives, as the tensors a model takes and the labels a person reads."""
+"""Conversion of a user's input to the tensors that a model takes and the labels that people read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from attnflow.capture.images import read_image
 from attnflow.capture.picture import Picture
-from attnflow.errors import InputError, TextError
+from attnflow.capture.sound import Sound, heard
+from attnflow.capture.wav import read_wav, resampled, scaled
+from attnflow.capture.wiring import Wiring
+from attnflow.errors import InputError, TextError, a_type
 from attnflow.texts.units import WORD, is_mark
 
 if TYPE_CHECKING:
@@ -23,17 +27,22 @@ if TYPE_CHECKING:
 
 FAR = 1 << 20
 FAR_A_TOKEN = 1000
-"""Characters of a text, and for each token that the model takes: a longer text is refused before the tokenizer sees it."""
+"""Maximal characters of a text, in total and per token that the model takes, checked before tokenization."""
 
 
 @dataclass(frozen=True)
 class Encoded:
     """One input: tensors for a batch of one, and a label for each position.
 
-    word_ids: the word of each position, None for special tokens. special: class, separator, register and padding tokens.
-    patches: rows and columns of the patches of an image, which are the last positions. target: what the decoder writes.
-    picture: an image within a text. rate: of a waveform, in Hz. cut: how many tokens there were before it was cut to what
-    the model takes.
+    word_ids: the word of each position, None for special tokens.
+    special: class, separator, register and padding tokens.
+    patches: rows and columns of the patches of an image, which are the last positions.
+    target: the decoder's text.
+    picture: an image within a text.
+    wiring: how its patches feed positions of the text.
+    sound: the audio input.
+    rate: the sampling rate of its waveform, in Hz.
+    cut: the number of tokens before truncation to the model's limit.
     """
 
     tensors: dict[str, Tensor]
@@ -45,6 +54,8 @@ class Encoded:
     patches: tuple[int, int] | None = None
     target: Encoded | None = None
     picture: Picture | None = None
+    sound: Sound | None = None
+    wiring: Wiring | None = None
     rate: int = 16000
     cut: int | None = None
 
@@ -52,7 +63,7 @@ class Encoded:
 def labelled(
     tensors: dict[str, Tensor], tokens: Sequence[str], special: Sequence[bool] | None = None, **more: Any
 ) -> Encoded:
-    """Positions that are each a word of their own: patches, frames, ids without a tokenizer."""
+    """Label positions that are each a separate word: patches, frames, or ids without a tokenizer."""
     marks = tuple(special) if special is not None else (False,) * len(tokens)
     number = count()
     ids = [None if mark else next(number) for mark in marks]
@@ -61,7 +72,7 @@ def labelled(
 
 
 def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, target: bool = False) -> Encoded:
-    """A text, or a pair of texts, through the tokenizer."""
+    """Tokenize a text, or a pair of texts."""
     encoded = encode_texts(tokenizer, [text], limit, truncate, target)[0]
     if isinstance(encoded, InputError):
         raise encoded
@@ -71,7 +82,7 @@ def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, ta
 def encode_texts(
     tokenizer: Any, texts: Sequence[Any], limit: int | None, truncate: bool, target: bool = False
 ) -> list[Encoded | InputError]:
-    """Texts, or pairs of texts, through the tokenizer at once; for one that cannot be used, why."""
+    """Tokenize texts, or pairs of texts, at once. For a text that cannot be used, return the error instead."""
     results: list[Encoded | InputError | None] = [
         unusable(tokenizer, text, None if truncate else limit) for text in texts
     ]
@@ -79,13 +90,13 @@ def encode_texts(
     for i, text in enumerate(texts):
         if results[i] is None:
             groups.setdefault(1 if isinstance(text, str) else len(text), []).append(i)
-    for members in groups.values():  # texts and pairs of them take different forms
+    for members in groups.values():  # texts and pairs have different shapes
         parts = [(text,) if isinstance(text, str) else text for text in (texts[i] for i in members)]
         try:
             tokenized = tokenize(tokenizer, parts, target)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as e:  # what Rust throws is no Exception; one text must not harm the others
+        except BaseException as e:  # errors from Rust are not an Exception; one text must not harm the others
             alone = len(members) == 1
             for i in members:
                 results[i] = refusal(e) if alone else encode_texts(tokenizer, [texts[i]], limit, truncate, target)[0]
@@ -102,16 +113,16 @@ def encode_texts(
 
 
 def refusal(e: BaseException) -> InputError:
-    """What the tokenizer threw, as a sentence."""
+    """Convert an error of the tokenizer to a refusal."""
     reason = (str(e).splitlines() or [""])[0]
     return TextError.of(
         "tokenizer",
-        f"the tokenizer does not take this text ({type(e).__name__}: {reason:.80}): shorten it, or split it",
+        f"the tokenizer does not accept this text ({type(e).__name__}: {reason:.80}): shorten it, or split it",
     )
 
 
 def unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
-    """Why a text cannot go to the tokenizer, if it cannot."""
+    """Return why a text cannot be tokenized, or None."""
     parts = (text,) if isinstance(text, str) else text
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 2 or not all(isinstance(p, str) for p in parts):
         return InputError(f"text is {kind(text)}: expected a string, or a pair of strings (text, second text)")
@@ -119,7 +130,7 @@ def unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
         " ".join(parts).encode()
     except UnicodeEncodeError:
         return TextError.of(
-            "encoding", "the text holds bytes that are not UTF-8: decode it with its own encoding first"
+            "encoding", "the text contains bytes that are not UTF-8: decode it with its own encoding first"
         )
     size = sum(map(len, parts))
     if limit is not None and size > max(FAR, FAR_A_TOKEN * limit):
@@ -134,7 +145,7 @@ def unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
 
 
 def tokenize(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **more: Any) -> BatchEncoding:
-    """Texts, or pairs of them, through the tokenizer, with offsets where it has them."""
+    """Tokenize texts, or pairs of them, with offsets if the tokenizer has them."""
     options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False, **more}
     if getattr(tokenizer, "is_fast", False):
         options["return_offsets_mapping"] = True
@@ -146,9 +157,10 @@ def tokenize(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **m
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Texts that went through the tokenizer at once; what is made for all of them at once costs each of them little.
+    """Texts that were tokenized together, to share the cost of common work.
 
-    pieces: the names of the tokens that occur, by their numbers. rows: tensors [1, token] of each text, by their names.
+    pieces: the names of the tokens that occur, by id.
+    rows: tensors [1, token] of each text, by name.
     """
 
     tokenized: BatchEncoding
@@ -170,12 +182,12 @@ class Group:
 def _encoded(
     tokenizer: Any, parts: tuple[str, ...], group: Group, place: int, limit: int | None, truncate: bool, target: bool
 ) -> Encoded:
-    """The text at this place of what the tokenizer found."""
+    """Build the encoding of the text at this place of the tokenizer's output."""
     tokenized = group.tokenized
     ids = tokenized["input_ids"][place]
     marks = list(map(bool, tokenized["special_tokens_mask"][place]))
     if len(parts) == 2 and not any(marks) and tokenizer.num_special_tokens_to_add(pair=False):
-        raise InputError("the tokenizer of this model has no form for a pair of texts: give one text")
+        raise InputError("the tokenizer of this model does not support pairs of texts: give one text")
     if all(marks) or not any(part.strip() for part in parts):
         raise TextError.of("empty", f"the text {' '.join(parts)!r:.60} is empty: expected at least one word")
     whole = len(ids)
@@ -209,13 +221,13 @@ Labels = tuple[tuple[str, ...], tuple[int | None, ...], tuple[str, ...]]
 def own_ranges(
     parts: tuple[str, ...], raw: Sequence[str], offsets: Sequence[Any], sequence: Sequence[int | None]
 ) -> list[tuple[int, int]]:
-    """The characters that each token stands for, from what the tokenizer says, which goes wrong in three places.
+    """Return the characters of each token, from the tokenizer's offsets, which are wrong in three cases.
 
-    A mark before the first word has no character, and is said to have the word's. White space of its own is said to have
-    none by tokenizers that trim. Accents that a normalizer removed or joined are said to belong to nobody.
+    A mark before the first word has no character, but gets the word's. Tokenizers that trim give separate white space
+    no characters. Accents that a normalizer removed or joined belong to no token.
     """
     ranges = [(int(start), int(stop)) for start, stop in offsets]
-    if all(map(str.isascii, parts)) and not any(  # none of the three, which most texts are without
+    if all(map(str.isascii, parts)) and not any(  # the quick way out: most texts have none of the three
         part is not None and (start == stop or not piece.strip("▁Ġ"))
         for (start, stop), piece, part in zip(ranges, raw, sequence, strict=True)
     ):
@@ -246,7 +258,7 @@ def own_ranges(
 def by_offsets(
     parts: tuple[str, ...], raw: list[str], marks: list[bool], offsets: list[Any], sequence: list[int | None]
 ) -> Labels:
-    """Words of the text itself, not of the tokenizer: those differ between WordPiece, byte-level BPE and SentencePiece.
+    """Label tokens by words of the text itself; words of tokenizers differ (WordPiece, byte-level BPE, SentencePiece).
 
     A token that covers several words (") ." as one piece) joins them.
     """
@@ -256,8 +268,8 @@ def by_offsets(
     tokens: list[str] = []
     word_ids: list[int | None] = []
     texts: list[str] = []
-    blank: list[int] = []  # tokens of white space alone, which go with the next word
-    part_of, last, begin = -1, -1, 0  # the current word: its part, its last span, where it begins
+    blank: list[int] = []  # tokens of white space only, which join the next word
+    part_of, last, begin = -1, -1, 0  # the current word: its part, its last span, its start
     for place, (piece, mark, (start, stop), part) in enumerate(zip(raw, marks, offsets, sequence, strict=True)):
         word_ids.append(None)
         if mark or part is None:
@@ -274,7 +286,7 @@ def by_offsets(
         reached[part] = final = first
         while final < count and own[final][0] < stop:
             final += 1
-        final -= 1  # the words that it touches
+        final -= 1
         if first > final:
             blank.append(place)
             continue
@@ -288,13 +300,13 @@ def by_offsets(
             for i in blank:
                 word_ids[i] = len(texts) - 1
             blank = []
-    for i in blank:  # at the end of the text: with the word before, if there is one
+    for i in blank:  # at the end of the text: they join the previous word, if there is one
         word_ids[i] = len(texts) - 1 if texts else None
     return tuple(tokens), tuple(word_ids), tuple(texts)
 
 
 def by_marks(raw: list[str], marks: list[bool]) -> Labels:
-    """Words by the marks that tokenizers put on pieces, where there are no offsets: ▁ and Ġ begin a word, ## continues."""
+    """Label tokens by the marks of tokenizers without offsets: ▁ and Ġ begin a word, ## continues one."""
     wordpiece = any(piece.startswith("##") for piece in raw)
     begins = any(piece[:1] in "▁Ġ" for piece in raw if piece)
     tokens: list[str] = []
@@ -319,18 +331,8 @@ def by_marks(raw: list[str], marks: list[bool]) -> Labels:
 
 
 def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> Encoded:
-    """An image (PIL, array [height, width, 3], path, or a tensor of pixel values) as patches."""
-    if isinstance(image, str | Path):
-        try:
-            from PIL import Image, UnidentifiedImageError
-        except ImportError:
-            raise InputError("images need pillow: pip install 'attnflow[images]'") from None
-        try:
-            image = Image.open(image).convert("RGB")
-        except FileNotFoundError:
-            raise InputError(f"there is no image {str(image)!r}: expected the path of a picture") from None
-        except (UnidentifiedImageError, IsADirectoryError, OSError):
-            raise InputError(f"{str(image)!r} cannot be read as an image: expected a PNG or JPEG file") from None
+    """Encode an image (PIL, array [height, width, 3], path, or a tensor of pixel values) as patches."""
+    image = read_image(image)
     if isinstance(image, Tensor) and image.dim() in (3, 4):
         tensors = {"pixel_values": image if image.dim() == 4 else image[None]}
     elif processor is None:
@@ -339,7 +341,8 @@ def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> E
             "[channel, height, width]"
         )
     else:
-        if hasattr(image, "convert") and hasattr(image, "mode"):  # PIL's: what the processor expects has its channels
+        # a PIL image: convert it to the channels that the processor expects
+        if hasattr(image, "convert") and hasattr(image, "mode"):
             image = image.convert("L" if len(getattr(processor, "image_mean", None) or "rgb") == 1 else "RGB")
         try:
             features = processor(images=image, return_tensors="pt")
@@ -356,30 +359,71 @@ def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> E
 
 
 def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Encoded:
-    """A waveform (one row of numbers) through the feature extractor."""
+    """Encode a waveform (one row of numbers, or the path of a WAV file) with the feature extractor."""
+    extractor = getattr(processor, "feature_extractor", processor)
+    if not hasattr(extractor, "sampling_rate"):  # a tokenizer, which takes no audio
+        extractor = None
+    expected_rate = int(getattr(extractor, "sampling_rate", None) or rate or 16000)
+    if isinstance(audio, str | Path):
+        audio = resampled(*read_wav(audio), expected_rate)
+    elif rate is not None and rate != expected_rate:
+        raise InputError(f"the audio has {rate} Hz and the model takes {expected_rate}: resample it first")
     try:
-        wave = np.asarray(audio, dtype=np.float32)
+        samples = np.asarray(audio)
+        wave = scaled(samples) if samples.ndim == 1 and samples.size else samples.astype(np.float32)
+    except InputError:
+        raise
     except (TypeError, ValueError):
-        raise InputError(f"audio is {kind(audio)}: expected one row of numbers, the waveform") from None
+        raise InputError(f"audio is {kind(audio)}: expected a one-dimensional waveform") from None
     if wave.ndim != 1 or not wave.size:
-        raise InputError(f"audio has shape {wave.shape}: expected one row of numbers, the waveform")
-    if processor is None:
+        raise InputError(f"audio has shape {wave.shape}: expected a one-dimensional waveform")
+    if extractor is None:
         if name != "input_values":
             raise InputError("this model was wrapped without a feature extractor: give wrap(model, processor)")
-        return Encoded({name: torch.from_numpy(wave)[None]}, rate=rate or 16000)
-    extractor = getattr(processor, "feature_extractor", processor)
-    expected_rate = int(getattr(extractor, "sampling_rate", None) or 16000)
-    if rate is not None and rate != expected_rate:
-        raise InputError(f"the audio has {rate} Hz and the model takes {expected_rate}: resample it first")
+        return Encoded({name: torch.from_numpy(wave)[None]}, sound=heard(wave, expected_rate), rate=expected_rate)
     features = extractor(wave, sampling_rate=expected_rate, return_tensors="pt")
-    return Encoded({name: features[name]}, rate=expected_rate)
+    return Encoded({name: features[name]}, sound=heard(wave, expected_rate), rate=expected_rate)
+
+
+def runs_alone(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether padding would change an input: it has a mask of pairs, or several texts side by side, which
+    transformers recognises by their positions if there is no mask."""
+    return _has_pairs(tensors) or _restarts(tensors)
+
+
+def form_of(tensors: Mapping[str, Tensor]) -> str:
+    """Return the names of the tensors, and what else decides how they pass through a model."""
+    names = ",".join(sorted(tensors))
+    if _has_pairs(tensors):
+        names += ", pairs with a look ahead" if looks_ahead(tensors) else ", pairs"
+    return names + (", side by side" if _restarts(tensors) else "")
+
+
+def looks_ahead(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether a mask of pairs lets some position see a later one."""
+    if not _has_pairs(tensors):
+        return False
+    mask = tensors["attention_mask"]
+    return bool((mask > torch.finfo(mask.dtype).min / 2).triu(1).any())
+
+
+def _has_pairs(tensors: Mapping[str, Tensor]) -> bool:
+    mask = tensors.get("attention_mask")
+    return mask is not None and mask.dim() == 4
+
+
+def _restarts(tensors: Mapping[str, Tensor]) -> bool:
+    places = tensors.get("position_ids")
+    return places is not None and places.dim() == 2 and bool((places.diff(dim=1) != 1).any())
 
 
 def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Tensor]:
-    """Tensors of several inputs as one batch, padded on the right, with the mask that says so."""
+    """Combine the tensors of several inputs into one batch, padded on the right, with an attention mask."""
     names = list(inputs[0])
     if any(list(x) != names for x in inputs):
-        raise InputError("the inputs of one batch differ in their tensors: trace them one at a time")
+        raise InputError("the inputs of this batch have different tensors: trace them one at a time")
+    if any(map(runs_alone, inputs)):
+        raise InputError("an input of this batch has a mask of pairs, or positions that restart: trace it on its own")
     tensors: dict[str, Tensor] = {}
     for name in names:
         rows = [x[name] for x in inputs]
@@ -388,7 +432,7 @@ def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Te
             tensors[name] = pad_sequence([row[0] for row in rows], batch_first=True, padding_value=fill)
             continue
         if any(row.shape != rows[0].shape for row in rows):
-            raise InputError(f"the inputs of one batch differ in the shape of {name}: trace them one at a time")
+            raise InputError(f"the inputs of this batch have different shapes of {name}: trace them one at a time")
         tensors[name] = torch.cat(rows)
     if "input_ids" in tensors:
         lengths = torch.tensor([x["input_ids"].shape[1] for x in inputs])
@@ -397,18 +441,12 @@ def batched(inputs: Sequence[Mapping[str, Tensor]], pad_id: int) -> dict[str, Te
 
 
 def unknown(tokenizer: Any, encoded: Encoded) -> list[int]:
-    """The positions of tokens that the tokenizer does not know: the model reads another token there than people do."""
+    """Return the positions of unknown tokens, at which the model reads another token than people do."""
     unk = getattr(tokenizer, "unk_token_id", None)
     ids = encoded.tensors["input_ids"][0].tolist() if "input_ids" in encoded.tensors else []
     return [i for i, (n, mark) in enumerate(zip(ids, encoded.special, strict=False)) if n == unk and not mark]
 
 
 def kind(x: Any) -> str:
-    """What somebody gave, for a message."""
-    return (
-        f"an array of shape {tuple(x.shape)}"
-        if hasattr(x, "shape")
-        else repr(x)
-        if x is None
-        else f"a {type(x).__name__}"
-    )
+    """Describe a value for a message."""
+    return f"an array of shape {tuple(x.shape)}" if hasattr(x, "shape") else repr(x) if x is None else a_type(x)

@@ -1,4 +1,4 @@
-"""What happened inside the layers of one forward pass: heads, values, states, and how the answer hangs on the weights."""
+"""Inside the layers of one forward pass: heads, values, states, and how the answer depends on the weights."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from attnflow.capture.windows import has_windows
 from attnflow.errors import InputError, ModelError
 
 COPIES = 4096
-"""So many positions, over all copies of a text, run through a layer at once when values are zeroed one by one."""
+"""Positions, over all copies of a text, that run through a layer at once when values are zeroed one by one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer, in single precision or better. Of a batch, every axis has that of the texts in front.
+    """One layer, in at least single precision. In a batch, every tensor has a leading axis for texts.
 
-    weights: [head, query, key]. values: [head, key, size], key heads repeated. states: [position, width], what the layer
-    got. gradient: ∂y/∂weights, where there was a backward pass. find_sublayer: how attention is projected, added and
-    normed; a sentence where that is not known. without: the output of the layer [copy, position, width] when copy c takes
-    nothing from position ``keys[c]``; -1 leaves all of them.
+    weights: [head, query, key].
+    values: [head, key, size], key heads repeated.
+    states: [position, width], the layer's input.
+    gradient: ∂y/∂weights, if there was a backward pass.
+    find_sublayer: returns how attention is projected, added and normalized, or a sentence if that is unknown.
+    without: returns the layer's output [copy, position, width] when copy c takes nothing from position ``keys[c]``; -1
+        takes everything.
     """
 
     weights: Tensor
@@ -52,10 +55,15 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """layers: from the input up; none where only answer edges were asked for. answer: what the gradients are of; None where
-    there are none, ``unanswered`` says why. find_evidence: how the answer's score splits over the edges of all layers.
-    causal: whether positions look back only. place: the position that answers; None where the whole text does.
-    attention: [layer, query, key], heads reduced, where there are no layers."""
+    """The layers of one pass, and its answer.
+
+    layers: from the input up; empty if only answer edges were requested.
+    answer: what the gradients belong to; None if there are none, and ``unanswered`` says why.
+    find_evidence: splits the answer's score over the edges of all layers.
+    causal: whether positions look back only.
+    place: the position that answers; None if the whole text does.
+    attention: [layer, query, key], heads reduced, if there are no layers.
+    """
 
     layers: tuple[Layer, ...]
     answer: Mapping[str, Any] | None
@@ -68,13 +76,13 @@ class Inside:
     @cached_property
     def evidence(self) -> Evidence:
         if self.find_evidence is None:
-            raise InputError(f"answer edges are about an answer, and {self.unanswered}")
+            raise InputError(f"answer edges explain an answer, but {self.unanswered}")
         return self.find_evidence()
 
 
 @dataclass
 class Seen:
-    """What hooks saw of one layer: its arguments and its attention sublayer's output, a call each."""
+    """What hooks saw of one layer: its arguments and its attention sublayer's output, for each call."""
 
     module: Any
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
@@ -82,12 +90,15 @@ class Seen:
 
 
 def run_inside(model: Runner, encoded: Encoded, gradient: bool, every_logit: bool = False) -> tuple[Batch, Inside]:
-    """One forward pass of one input, with what happened inside its layers.
+    """Run one forward pass of one input and record what happens inside its layers.
 
-    gradient: keep the graph of autograd, in which the weights are ``batch.calls[i].heads``. every_logit: as in `run_batch`.
+    gradient: keep the autograd graph, in which the weights are ``batch.calls[i].heads``.
+    every_logit: as in `run_batch`.
     """
     checked = model.verify(encoded)
     check_inside(model, checked)
+    if gradient:
+        model.check_gradients()
     collector = Collector("inside")
     paths = [checked.paths[i] for i in checked.stack.main]
     with _watching(model.model, paths, collector, gradient) as seen:
@@ -96,14 +107,14 @@ def run_inside(model: Runner, encoded: Encoded, gradient: bool, every_logit: boo
     check_windows(model, calls[0].path)
     layers = tuple(_layer(model, call, one, 0) for call, one in zip(calls, _in_order(seen, paths), strict=True))
     return batch, Inside(
-        layers, None, 'this trace made no backward pass: trace the text with edges="gradient"', causal=checked.causal
+        layers, None, 'this trace ran no backward pass: trace the text with edges="gradient"', causal=checked.causal
     )
 
 
 def layers_of_texts(
     model: Runner, tensors: Mapping[str, Tensor], checked: Checked, lengths: Sequence[int]
 ) -> list[Layer]:
-    """What happened inside the layers of a padded batch of texts of these lengths, in a forward pass without gradients."""
+    """Record the inside of the layers for a padded batch of texts of these lengths, in a pass without gradients."""
     check_inside(model, checked)
     collector = Collector("inside", measure=False)
     paths = [checked.paths[i] for i in checked.stack.main]
@@ -120,7 +131,7 @@ def main_calls(batch: Batch) -> list[Call]:
 
 
 def pass_with(batch: Batch, inside: Inside) -> Pass:
-    """What the pass left, without the graph of autograd."""
+    """Return the results of the pass, without the autograd graph."""
     plain = [replace(c, heads=None if c.heads is None else c.heads.detach().float(), value=None) for c in batch.calls]
     routes.bring_together(plain)
     passed = replace(batch, calls=plain).passed(0)
@@ -129,29 +140,29 @@ def pass_with(batch: Batch, inside: Inside) -> Pass:
 
 
 def check_inside(model: Runner, checked: Checked) -> None:
-    """That the layers can be seen into."""
+    """Check that the layers can be observed."""
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE:
         raise ModelError(
-            f"the attention of {name} was captured as {checked.route}, and edges need the attention interface of "
-            "transformers, through which they see inside a layer: trace it without edges, by its weights alone"
+            f"the attention of {name} was captured as {checked.route}, but edges need the attention interface of "
+            "transformers to see inside a layer: trace it without edges, by its weights alone"
         )
     if checked.stack.cross:
-        raise ModelError(f"{name} has two stacks of layers, and edges are for models with one: trace it without edges")
+        raise ModelError(f"{name} has two stacks of layers, but edges are for models with one: trace it without edges")
 
 
 def check_windows(model: Runner, path: str) -> None:
-    """That the attention at this path is over all positions."""
+    """Check that the attention at this path covers all positions."""
     if has_windows(model.model, path):
         raise ModelError(
-            f"{type(model.model).__name__} attends within windows, and edges are for models that attend to all positions: "
-            "trace it without edges"
+            f"{type(model.model).__name__} attends within windows, but edges are for models that attend to all "
+            "positions: trace it without edges"
         )
 
 
 @contextmanager
 def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: bool) -> Iterator[dict[str, Seen]]:
-    """While it lasts, what layers get and what their attention sublayers give is kept, by the path of the layer."""
+    """Record the inputs of layers and the outputs of their attention sublayers while active, by layer path."""
     layers: dict[str, Seen] = {}
 
     def listening() -> bool:
@@ -161,7 +172,7 @@ def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: 
         def hook(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
             if listening():
                 states = states_of(args, named)
-                if gradient and not states.requires_grad:  # so that there is a graph, also of a frozen model
+                if gradient and not states.requires_grad:  # makes a graph even for a frozen model
                     states.requires_grad_()
                 seen.calls.append((args, named))
 
@@ -172,8 +183,8 @@ def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: 
             layer = layer_path(path)
             if not layer:
                 raise ModelError(
-                    f"the attention at {path!r} is in no numbered layer, and edges are about layers: trace this model "
-                    "without edges"
+                    f"the attention at {path!r} is not inside a numbered layer, but edges need numbered layers: trace "
+                    "this model without edges"
                 )
             if layer in layers:
                 continue
@@ -187,7 +198,7 @@ def _watching(model: Any, paths: Sequence[str], collector: Collector, gradient: 
 
 
 def _in_order(seen: Mapping[str, Seen], paths: Sequence[str]) -> Iterator[tuple[Any, str, Any, Any, Tensor | None]]:
-    """For every attention call its layer, with its arguments and the sublayer's output then; ALBERT shares layers."""
+    """Yield the layer of every attention call, with its arguments and sublayer output. ALBERT shares layers."""
     times = dict.fromkeys(seen, 0)
     for path in paths:
         layer = layer_path(path)
@@ -195,13 +206,17 @@ def _in_order(seen: Mapping[str, Seen], paths: Sequence[str]) -> Iterator[tuple[
         times[layer] += 1
         if k >= len(one.calls):
             raise ModelError(
-                f"{layer!r} has more than one attention, and edges are for layers with one: trace this model without edges"
+                f"{layer!r} has more than one attention, but edges are for layers with one: trace this model "
+                "without edges"
             )
         yield one.module, path, *one.calls[k], one.outputs[k] if k < len(one.outputs) else None
 
 
 def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None], text: int | slice) -> Layer:
-    """text: which of the batch, or all of them."""
+    """Build a layer.
+
+    text: one of the batch, or all of them.
+    """
     module, path, args, named, y = seen
     assert call.heads is not None and call.value is not None
     weights, value, states = (wide(x[text]).to(model.device) for x in (call.heads, call.value, states_of(args, named)))
@@ -211,7 +226,7 @@ def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | N
     def find_sublayer() -> Sublayer | str:
         parts = parts_of(model.model, path)
         if parts is None or y is None:
-            return f"the layers of {type(model.model).__name__} are not made as those of {FORMS}"
+            return f"the layers of {type(model.model).__name__} are not built like those of {FORMS}"
         return sublayer_of(parts, weights, values, states, wide(y[text]).to(states.device), slack)
 
     def without(keys: Tensor) -> Tensor:
@@ -227,7 +242,7 @@ def wide(x: Tensor) -> Tensor:
 
 
 def _without(module: Any, args: tuple[Any, ...], named: Mapping[str, Any], keys: Tensor) -> Tensor:
-    """Runs the layer again, on as many copies of the text as there are keys."""
+    """Run the layer again, on one copy of the text per key."""
     states = states_of(args, named).detach()
     n = states.shape[1]
     outputs = []
@@ -238,6 +253,8 @@ def _without(module: Any, args: tuple[Any, ...], named: Mapping[str, Any], keys:
         with torch.no_grad(), collecting(collector), running():
             out = module(*placed, **by_name)
         if not collector.seen:
-            raise ModelError("the attention of this layer was not seen when it ran again: trace the text once more")
+            raise ModelError(
+                "the attention of this layer was not seen when the layer ran again: trace the text once more"
+            )
         outputs.append(wide(output_of(out)))
     return torch.cat(outputs)

@@ -1,9 +1,9 @@
 # mypy: ignore-missing-imports, allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
-"""Attention weights times one row on the GPU, straight from queries and keys: no n×n matrix is ever stored.
+"""Attention weights times one row on the GPU, directly from queries and keys: no n×n matrix is ever stored.
 
-Keys are the rows of every tile of scores, so the sum over queries stays in a thread's registers, and all that a query
-needs is one number: ``r·exp(s - lse) = exp2(s·log2(e) + c)`` with ``c = log2(r) - lse·log2(e)``. Heads are added up
-afterwards, in one order, so that two runs give the same bits.
+Keys are the rows of every tile of scores, so the sum over queries stays in a thread's registers, and a query needs only
+one number: ``r·exp(s - lse) = exp2(s·log2(e) + c)`` with ``c = log2(r) - lse·log2(e)``. Heads are summed afterwards, in
+a fixed order, so that two runs give the same bits.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import triton
 import triton.language as tl
 
 Tensor = Any
-Hopper = Any  # a module that may not be there, or None
+Hopper = Any  # a module, or None if it is not available
 
 LOG2E = 1.4426950408889634
-GLUON = "3.6."  # the Triton whose experimental language `hopper` is written in
+GLUON = "3.6."  # the Triton version whose experimental language `hopper` is written in
 
 
 def transposed_product(query: Tensor, key: Tensor, lse: Tensor, r: Tensor, **options: Any) -> Tensor:
-    """The mean over heads of `head_sums`: float32 [batch, keys]."""
+    """Return the mean over heads of `head_sums`: float32 [batch, keys]."""
     return head_sums(query, key, lse, r, **options).mean(1)
 
 
@@ -40,14 +40,15 @@ def head_sums(
     softcap: float | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """``out[b, h, k] = Σ_q r[b, q] · exp(s[b, h, q, k] - lse[b, h, q])``.
+    """Compute ``out[b, h, k] = Σ_q r[b, q] · exp(s[b, h, q, k] - lse[b, h, q])``.
 
-    query: [batch, heads, queries, size]; key: [batch, kv heads, keys, size], each shared by ``heads / kv heads`` heads.
-    lse: [batch, heads, queries], of the scores as the model's softmax saw them. Where it is not finite, the query has no
+    query: [batch, heads, queries, size].
+    key: [batch, kv heads, keys, size], each shared by ``heads / kv heads`` heads.
+    lse: [batch, heads, queries], of the scores as the model's softmax saw them. If it is not finite, the query has no
         key at all and gives 0.
     r: [batch, queries], not negative.
-    causal: queries are aligned with the last keys; window: how many positions a query sees, its own included, to one
-        side if causal and to both if not.
+    causal: queries are aligned with the last keys.
+    window: how many positions a query sees, including its own, to one side if causal and to both if not.
     bias: added to the scores, broadcast to [batch, heads, queries, keys]; -inf and the lowest number of its type mask.
 
     Returns float32 [batch, heads, keys].
@@ -85,12 +86,14 @@ def log_sum_exp(
     sinks: Tensor | None = None,
     spans: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """``log Σ_k exp(s[b, h, q, k])``, for models whose forward does not hand it out; arguments as `transposed_product`.
+    """Compute ``log Σ_k exp(s[b, h, q, k])``, for models whose forward does not return it.
 
-    sinks: [heads], one more score a head, which takes weight but is no key.
+    Arguments are as in `transposed_product`, and:
+
+    sinks: [heads], one more score per head, which takes weight but is not a key.
     spans: the first and the last key that each query sees, int32 [batch, queries], for masks of texts side by side.
 
-    Returns float32 [batch, heads, queries]; -inf where a query sees no key and there is no sink.
+    Returns float32 [batch, heads, queries]; -inf if a query sees no key and there is no sink.
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
@@ -115,11 +118,11 @@ def log_sum_exp(
 
 
 def _tiles(dtype: Any, size: int, busy: bool) -> tuple[int, int, int, int]:
-    """Keys and queries a tile (the other way round for `log_sum_exp`), warps, and stages of the pipeline.
+    """Return keys and queries per tile (swapped for `log_sum_exp`), warps, and pipeline stages.
 
-    The best of those tried on an H200 at 32,768 × 32,768, 32 heads of 128, 8 of keys, bfloat16, causal; in ms:
-    one row, 128×64 with 4 warps 9.2, 256×64 10.4, 64×128 10.5, 128×128 12.7; 16 rows (still added up in the tensor cores),
-    128×64 with 8 warps 14.6, with 4 14.8, 256×64 16.9, 64×64 17.2. Other sizes and float32 take what fits.
+    The best of those tried on an H200 at 32,768 × 32,768, 32 heads of 128, 8 of keys, bfloat16, causal; in ms: one row,
+    128×64 with 4 warps 9.2, 256×64 10.4, 64×128 10.5, 128×128 12.7; 16 rows (still summed in the tensor cores), 128×64
+    with 8 warps 14.6, with 4 14.8, 256×64 16.9, 64×64 17.2. Other sizes and float32 take what fits.
     """
     padded = triton.next_power_of_2(size)
     if dtype == torch.float32:
@@ -130,9 +133,9 @@ def _tiles(dtype: Any, size: int, busy: bool) -> tuple[int, int, int, int]:
 
 
 def hopper_kernels(x: Tensor, name: str = "hopper") -> Hopper:
-    """The module of this name, `hopper` or `hopper_edges`, where the tensor lies on a GPU for which it was written.
+    """Return the module of this name, `hopper` or `hopper_edges`, if the tensor is on a GPU that it was written for.
 
-    That language is experimental: of any Triton but the one it was tested with, the plain kernels do everything.
+    Its language is experimental: with any Triton but the one it was tested with, the plain kernels do everything.
     """
     return _hopper(name) if x.is_cuda and _capability(x.device) == (9, 0) else None
 
@@ -143,12 +146,12 @@ def _capability(device: Any) -> tuple[int, ...]:
 
 
 def copied(x: Tensor) -> bool:
-    """Whether Hopper's copy engine can follow this tensor, [batch, heads, positions, size]."""
+    """Return whether Hopper's copy engine can address this tensor, [batch, heads, positions, size]."""
     return aligned(x) and all(stride > 0 and stride % 8 == 0 for stride in x.stride()[:3])
 
 
 def aligned(x: Tensor) -> bool:
-    """Whether it has a type and a size for which there is a kernel of `hopper`."""
+    """Return whether `hopper` has a kernel for its type and size."""
     half = x.dtype in (torch.bfloat16, torch.float16)
     return half and x.shape[3] in (64, 128) and x.data_ptr() % 16 == 0 and x.stride(3) == 1
 
@@ -159,12 +162,12 @@ def _hopper(name: str) -> Hopper:
         return None
     try:
         return importlib.import_module(f"attnflow.capture.{name}")
-    except (ImportError, AttributeError):  # the language has moved, or parts of it have
+    except (ImportError, AttributeError):  # the language, or parts of it, have moved
         return None
 
 
 def shifts_of(lse: Tensor, r: Tensor | None) -> Tensor:
-    """What is added to a query's exponents of two: [batch, heads, queries rounded up], -inf where nothing counts."""
+    """Return the offsets of queries' exponents of two: [batch, heads, queries rounded up], -inf for ignored queries."""
     batch, heads, queries = lse.shape
     padded = triton.cdiv(queries, 128) * 128
     out = torch.empty((batch, heads, padded), dtype=torch.float32, device=lse.device)
@@ -178,7 +181,7 @@ def bias_strides(bias: Tensor | None, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def lowest_bias(bias: Tensor | None) -> float:
-    """What is at or under this in a bias was meant as a mask: half the lowest number, as biases may have been added up."""
+    """Return the bias at or below which a key is masked: half the lowest number, because biases may add up."""
     return float(torch.finfo(bias.dtype).min) / 2 if bias is not None else 0.0
 
 
@@ -188,7 +191,7 @@ def _shifts(lse, r, out, heads, queries, padded, ROW: tl.constexpr, BLOCK: tl.co
     head = tl.program_id(1).to(tl.int64)
     e = tl.load(lse + head * queries + at, mask=at < queries, other=float("inf"))
     c = -1.4426950408889634 * e
-    counts = (e > -1e30) & (e < 1e30)  # softmax over nothing but the lowest float32 has a lse near it; NaN fails both
+    counts = (e > -1e30) & (e < 1e30)  # softmax over only the lowest float32 has a lse near it; NaN fails both
     if ROW:
         weight = tl.load(r + head // heads * queries + at, mask=at < queries, other=0.0)
         c += tl.log2(weight)
@@ -198,7 +201,7 @@ def _shifts(lse, r, out, heads, queries, padded, ROW: tl.constexpr, BLOCK: tl.co
 
 @triton.jit
 def bent(scores, scale, cap, SOFTCAP: tl.constexpr):
-    """Raw products as exponents of two. tanh by exp2, which is exact enough at both ends and needs no library."""
+    """Convert raw products to exponents of two. tanh uses exp2, which is accurate enough and needs no library."""
     if SOFTCAP:
         return cap - 2 * cap / (tl.exp2(scores * (scale * 2.8853900817779268)) + 1)
     return scores * scale
@@ -316,7 +319,7 @@ def _log_sum_exp(
         upper = tl.load(lasts + b.to(tl.int64) * queries + at_q, mask=at_q < queries, other=-1)
         begin = tl.min(lower, 0) // BLOCK_K * BLOCK_K
         end = tl.minimum(tl.max(upper, 0) + 1, keys)
-    # A finite start, so that a row without keys stays at zero over nothing instead of becoming NaN.
+    # A finite start keeps a row without keys at zero instead of NaN.
     top = tl.full([BLOCK_Q], -1e30, tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     for start in tl.range(begin, end, BLOCK_K):

@@ -1,7 +1,7 @@
-"""The key-value cache of a prompt as something to read from: its first positions, whatever kind of cache it is.
+"""Reading the first positions of a prompt's key-value cache, for any kind of cache.
 
-A cache is read where it lies (`CacheInPlace`), by an attention function that takes keys in two places, or joined with
-what is new (`reading_cache`), for the model's own attention.
+A cache is read in place (`CacheInPlace`), by an attention function that takes keys from two places, or joined with the
+new keys (`reading_cache`), for the model's own attention.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StoredLayer:
-    """The keys and values of a prompt in one layer, [1, key head, position, size], where they lie.
+    """The stored keys and values of a prompt in one layer, [1, key head, position, size].
 
-    first: how many positions of the prompt stand before them and are no longer there, in a layer of a sliding window.
+    first: the number of earlier positions of the prompt that a sliding window has dropped.
     """
 
     keys: Stored
@@ -34,9 +34,9 @@ class StoredLayer:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A cache as it was when somebody gave it: where its keys and values lie, and how often those had been written to.
+    """A cache as it was when it was given: its keys and values, and how often those had been written to.
 
-    Explanations read it later, and nothing is copied: what was written there since would be explained instead.
+    Explanations read the cache later without a copy, so a later change would be explained instead.
     """
 
     layers: Sequence[StoredLayer]
@@ -46,31 +46,33 @@ class Snapshot:
     def check(self) -> None:
         if _versions(self.layers) != list(self.versions):
             raise InputError(
-                "the cache was written to after it was given, and what it held is what this answer was read from: explain "
-                "the answer before the cache is used again, or give a copy of it"
+                "the cache was changed after it was given, and its old contents are what this answer was read from: "
+                "explain the answer before using the cache again, or give a copy of it"
             )
 
 
 def snapshot(cache: Any, length: int) -> Snapshot | None:
-    """The first ``length`` positions of a cache of one text; None where it does not have them."""
+    """Return the first ``length`` positions of a cache of one text; None if it does not have them."""
     layers = stored_layers(cache, length)
     return None if layers is None else Snapshot(layers, length, _versions(layers))
 
 
 def _versions(layers: Sequence[StoredLayer]) -> list[int]:
-    """How often each tensor was written to, which views share; those of inference mode do not count, and stay at 0."""
+    """Return how often each tensor was written to, which views share. Inference tensors stay at 0."""
     lie = [x if isinstance(x, Tensor) else x.store for layer in layers for x in (layer.keys, layer.values)]
     return [0 if x.is_inference() else x._version for x in lie]
 
 
 class KeysLost(InputError):
-    """A sliding window has dropped keys that the answer's first tokens see."""
+    """Raised if a sliding window has dropped keys that the answer's first tokens see."""
 
 
 def stored_layers(cache: Any, length: int, item: int = 0, start: int = 0) -> list[StoredLayer] | None:
-    """The first ``length`` positions of a text in a cache, counted from ``start``; nothing is copied.
+    """Return the first ``length`` positions of a text in a cache, counted from ``start``, without a copy.
 
-    item: which text of a batch. None where the cache does not have them, or not as they were computed (quantized).
+    Return None if the cache does not have them, or not as they were computed (quantized).
+
+    item: the number of the text in a batch.
     """
     if isinstance(cache, Snapshot):
         cache.check()
@@ -79,7 +81,7 @@ def stored_layers(cache: Any, length: int, item: int = 0, start: int = 0) -> lis
         return _paged_layers(cache, length) if item == start == 0 else None
     layers = []
     for keys, values, dropped, end in _tensors(cache):
-        # of what was dropped, only a window's layer may lack anything, and that is checked against the mask
+        # only a layer with a window may lack dropped positions, and that is checked against the mask
         first = max(0, dropped - start)
         if keys is None or values is None or keys.dim() != 4 or end < start + length or first >= length:
             return None
@@ -89,15 +91,17 @@ def stored_layers(cache: Any, length: int, item: int = 0, start: int = 0) -> lis
 
 
 def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies: int = 1) -> KeyValueCache | None:
-    """A cache of transformers that shows ``length`` positions of another one, from ``start`` on, and keeps nothing.
+    """Return a transformers cache that shows ``length`` positions of another one, from ``start`` on.
 
-    Nothing is copied until a layer runs, but pages are. item: which text of a batch. copies: for how many texts it is
-    shown. None where the other one does not hold them all.
+    Nothing is copied until a layer runs, except pages. Return None if the other cache does not contain all of them.
+
+    item: the number of the text in a batch.
+    copies: the number of texts that share the cache.
     """
     from transformers.cache_utils import Cache, DynamicLayer
 
     class Prefix(DynamicLayer):  # type: ignore[misc]
-        """The keys and values of a layer; what is added is shown beside them once."""
+        """The keys and values of a layer; new ones are appended for one call only."""
 
         def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             return torch.cat([self.keys, key_states], 2), torch.cat([self.values, value_states], 2)
@@ -116,10 +120,11 @@ def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies
 
 
 class CacheInPlace:
-    """A cache for transformers that hands back new keys and values alone, and says what lies before them.
+    """A cache for transformers that returns only new keys and values, and knows what precedes them.
 
-    cache: what the model gets. length: how many positions lie before. snapshot: what the layers are of, where somebody
-    else has them too.
+    cache: what the model gets.
+    length: the number of earlier positions.
+    snapshot: where the layers come from, if the cache belongs to someone else.
     """
 
     def __init__(self, layers: Sequence[StoredLayer], length: int, snapshot: Snapshot | None = None) -> None:
@@ -150,16 +155,19 @@ class CacheInPlace:
         self.cache: KeyValueCache = Cache(layers=[Standing(layer) for layer in layers])
 
     def before(self, key: Tensor, value: Tensor) -> StoredLayer:
-        """What lies before the keys and values of an attention call, which are those that the cache got last."""
+        """Return what precedes the keys and values of an attention call, which the cache must have received last."""
         if not self.latest or self.latest[0][0] is not key or self.latest[0][1] is not value:
-            raise InputError("an attention call has other keys and values than the cache got before it")
+            raise InputError(
+                "an attention call has different keys and values from those that the cache received just before"
+            )
         return self.latest.pop()[2]
 
 
 def _paged_layers(cache: PagedCache, length: int) -> list[StoredLayer] | None:
     if not check_pages(cache) or cache.length < length:
         return None
-    table = cache.table.to(cache.keys[0].device, torch.long, copy=True)  # small, and servers write to theirs
+    # a copy, because it is small and servers write to theirs
+    table = cache.table.to(cache.keys[0].device, torch.long, copy=True)
     return [
         StoredLayer(Pages(keys, table, length), Pages(values, table, length))
         for keys, values in zip(cache.keys, cache.values, strict=True)
@@ -167,38 +175,44 @@ def _paged_layers(cache: PagedCache, length: int) -> list[StoredLayer] | None:
 
 
 def check_pages(cache: PagedCache) -> bool:
-    """Refuses pages that are none; False where there are none at all."""
+    """Refuse malformed pages; return False if there are none."""
     keys, values, table = list(cache.keys), list(cache.values), cache.table
     if not isinstance(table, Tensor) or not all(isinstance(x, Tensor) for x in (*keys, *values)):
-        raise InputError("a PagedCache has keys, values or a table that are no tensors: expected torch tensors")
+        raise InputError("a PagedCache has keys, values or a table that are not tensors: expected torch tensors")
     if len(keys) != len(values):
-        raise InputError(f"a PagedCache has keys of {len(keys)} layers and values of {len(values)}: expected as many")
+        raise InputError(
+            f"a PagedCache has keys of {len(keys)} layers and values of {len(values)}: expected the same number"
+        )
     if not keys or cache.length < 1:
         return False
     shapes = {tuple(x.shape[:3]) for x in (*keys, *values)}
     if len(shapes) != 1 or any(x.dim() != 4 for x in (*keys, *values)):
         listed = ", ".join(map(str, sorted({tuple(x.shape) for x in (*keys, *values)})))
         raise InputError(
-            f"the pages have the shapes {listed}: expected [page, place in the page, key head, size], alike in all layers"
+            f"the pages have the shapes {listed}: expected [page, place in the page, key head, size], the same in "
+            "all layers"
         )
     pages, places, _ = shapes.pop()
     if table.dim() != 1 or table.is_floating_point() or table.dtype == torch.bool:
-        raise InputError(f"table is {table.dtype} of shape {tuple(table.shape)}: expected page numbers in one row")
+        raise InputError(f"table is {table.dtype} of shape {tuple(table.shape)}: expected one row of page numbers")
     if len(table) * places < cache.length:
         raise InputError(
-            f"table has {len(table)} pages of {places} positions, and length is {cache.length}: expected pages for all"
+            f"table has {len(table)} pages of {places} positions, but length is {cache.length}: expected enough "
+            "pages for all positions"
         )
     if int(table.min()) < 0 or int(table.max()) >= pages:
-        raise InputError(f"table has the pages {int(table.min())} to {int(table.max())}: expected 0 to {pages - 1}")
+        raise InputError(
+            f"table contains the pages {int(table.min())} to {int(table.max())}: expected 0 to {pages - 1}"
+        )
     return True
 
 
 def _tensors(cache: Any) -> list[tuple[Tensor | None, Tensor | None, int, int]]:
-    """Of each layer the keys, the values, how many positions it has dropped, and how many it has seen."""
-    if cache is None:  # of a model that keeps none
+    """Return the keys, the values, the number of dropped positions and the number of seen positions for each layer."""
+    if cache is None:  # the model has no cache
         return []
     layers = getattr(cache, "layers", None)
-    if layers is None:  # the tuples of old
+    if layers is None:  # the old tuple format
         return [(pair[0], pair[1], 0, int(pair[0].shape[2])) for pair in cache]
     lengths = _lengths(layers)
     return [
@@ -208,18 +222,19 @@ def _tensors(cache: Any) -> list[tuple[Tensor | None, Tensor | None, int, int]]:
 
 
 def _lengths(layers: Sequence[Any]) -> list[int | None]:
-    """How many positions each layer has seen; None where it has no keys, or keeps them in another form."""
+    """Return how many positions each layer has seen; None if it has no keys, or stores them in another form."""
     lengths: list[Any] = [
         None if getattr(layer, "keys", None) is None or hasattr(layer, "_quantized_keys") else layer.get_seq_length()
         for layer in layers
     ]
-    counters = [x for x in lengths if isinstance(x, Tensor)]  # of static caches, on their device: read all at once
+    # counters of static caches, on their device, read all at once
+    counters = [x for x in lengths if isinstance(x, Tensor)]
     counts = iter(torch.stack(counters).tolist() if counters else [])
     return [int(next(counts)) if isinstance(x, Tensor) else x for x in lengths]
 
 
 def _span(layer: Any, end: int) -> tuple[int, int]:
-    """How many positions a layer has dropped, and where what it has ends."""
+    """Return how many positions a layer has dropped, and where its contents end."""
     room = int(layer.keys.shape[2])
     if getattr(layer, "max_cache_len", None) is not None and end <= room:  # preallocated, and filled from the front
         return 0, end

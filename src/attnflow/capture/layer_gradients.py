@@ -1,10 +1,10 @@
-"""Gradients of an answer layer by layer: of each layer only the states that enter it are kept, and nothing n×n is made.
+"""Gradients of an answer layer by layer: only the states that enter each layer are kept, and nothing n×n is made.
 
-One forward pass without gradients keeps these states; gradients begin at the output of the last layer, so that the head
-gives ``∂y/∂x`` there. From the top down, each layer then runs again on its states, which gives the gradient of what its
-attention puts out and ``∂y/∂x`` below it. Where there is room (`attnflow.capture.room`), the first layers run with
-gradients at once, each from its own states, and need not run again. With everything held constant
-(`attnflow.capture.freeze`) the same descent gives answer edges, which are checked as `attnflow.capture.frozen` does.
+One forward pass without gradients keeps these states. Gradients begin at the output of the last layer, where the head
+gives ``∂y/∂x``. From the top down, each layer then runs again on its states, which gives the gradient of its attention
+output and ``∂y/∂x`` below it. If there is room (`attnflow.capture.room`), the first layers run with gradients right
+away, each from its own states, and need not run again. With everything held constant (`attnflow.capture.freeze`) the
+same descent gives answer edges, which are checked as in `attnflow.capture.frozen`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,16 @@ from attnflow.capture.room import Room, room_on
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Scores, Weighing, scores_of
 from attnflow.capture.sublayer import layer_path
+from attnflow.capture.wrappers import check_weights_stay
 from attnflow.errors import ModelError
 
 
 @dataclass(frozen=True, eq=False)
 class Attended:
-    """One attention call. output: where the gradient of what it gave, [batch, query, head, size], comes by."""
+    """One attention call.
+
+    output: its output, [batch, query, head, size], through which the gradient passes.
+    """
 
     scores: Scores
     value: Tensor
@@ -48,9 +52,10 @@ class Attended:
 
 @dataclass(frozen=True, eq=False)
 class LayerGraph:
-    """What a layer computed, as autograd has it, from the leaf that entered to the states that left.
+    """The autograd graph of a layer, from the leaf that entered to the states that left.
 
-    constants: what a frozen layer adds to states. version: of the states, which tells whether somebody changed them since.
+    constants: what a frozen layer adds to states.
+    version: that of the states, which shows whether they were changed since.
     """
 
     entered: Tensor
@@ -61,17 +66,20 @@ class LayerGraph:
 
     @classmethod
     def of(cls, entered: Tensor, out: Tensor, attended: Sequence[Attended], constants: Sequence[Tensor]) -> LayerGraph:
-        """The graph of a layer that has just run, while gradients are still on."""
-        left = out.view_as(out)  # under `Freeze`, an activation that waits to be a gate becomes a state by being used
+        """Build the graph of a layer that has just run, while gradients are still on."""
+        left = out.view_as(out)  # under `Freeze`, an activation that waits to be a gate becomes a state when it is used
         return cls(entered, left, tuple(attended), tuple(constants), left._version)
 
     def leads_to(self, above: Tensor) -> bool:
-        """Whether the next layer got the very states that left, in the same memory and unchanged."""
+        """Return whether the next layer received exactly the states that left, in the same memory and unchanged."""
         mine, other = ((x.data_ptr(), x.shape, x.stride()) for x in (self.left, above))
         return mine == other and bool(self.left._version == self.version)
 
     def gradients(self, upstream: Tensor, again: bool) -> tuple[Tensor | None, ...]:
-        """∂y of what the attention gave, of the states that entered, and of the constants. again: the graph stays."""
+        """Return ∂y of the attention output, of the states that entered, and of the constants.
+
+        again: keep the graph.
+        """
         leaves = [self.attended[0].output, self.entered, *self.constants]
         with torch.inference_mode(False), torch.enable_grad(), routes.running():
             gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
@@ -82,9 +90,10 @@ class LayerGraph:
 
 @dataclass(frozen=True, eq=False)
 class LayerCall:
-    """One call of a layer. states: [text, position, width], what entered. The other arguments are shared between layers.
+    """One call of a layer. Arguments other than the states are shared between layers.
 
-    graph: what it computed, where that was kept.
+    states: [text, position, width], the layer's input.
+    graph: its autograd graph, if kept.
     """
 
     module: Any
@@ -100,7 +109,7 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class Conserved:
-    """How a score splits: y, what biases and the score's own constant hold, and how far the parts are from y."""
+    """The split of a score: y, the part of biases and of the score's constant, and the gap between parts and y."""
 
     y: float
     constants: float
@@ -109,11 +118,13 @@ class Conserved:
 
 @dataclass(eq=False)
 class Descent:
-    """The way from an answer's score down through the layers, as often as one likes.
+    """The way from an answer's score down through the layers, which can be repeated.
 
-    calls: of the layers, from the input up; in host memory where there is a lane. top: what left the last layer.
-    upstream: ∂y/∂top. constants, exact: of frozen passes, the parts of y that the head's biases and the score's constant
-    hold. conserved: set by a whole descent.
+    calls: those of the layers, from the input up; in host memory if there is a lane.
+    top: the output of the last layer.
+    upstream: ∂y/∂top.
+    constants, exact: for frozen passes, the parts of y from the head's biases and from the score's constant.
+    conserved: set by a complete descent.
     """
 
     model: Runner
@@ -129,10 +140,11 @@ class Descent:
     conserved: Conserved | None = field(default=None)
 
     def operands(self) -> Iterator[Operands]:
-        """What each layer needs to pass rows down, from the top; no layer but the current one is in memory.
+        """Yield what each layer needs to pass rows down, from the top. Only the current layer is in memory.
 
-        The edges are ``mean_h relu(A ⊙ ∂y/∂A)``, since ∂y/∂A[q, k] is the product of the value at k with the gradient of
-        what the head gives at q; frozen, ``Σ_h A[q, k]·v_k·∂y/∂o_q``, signed, with what the states below hold.
+        The edges are ``mean_h relu(A ⊙ ∂y/∂A)``, where ∂y/∂A[q, k] is the product of the value at k with the gradient
+        of the head's output at q. In a frozen pass they are ``Σ_h A[q, k]·v_k·∂y/∂o_q``, signed, with the part of the
+        states below.
         """
         self.model.check_evaluating()
         routes.prepare(self.model.model, self.checked.route)  # in case it was unwrapped since
@@ -142,7 +154,7 @@ class Descent:
             layer, upstream, more = self._through(number, call, above, upstream)
             above, biases = call.states, biases + more.to(biases.device)
             del call
-            if number == 0 and layer.holds is not None:  # before anybody has all of them
+            if number == 0 and layer.holds is not None:  # before the caller has all of them
                 self._check_conserved(layer.holds, float(biases))
             yield layer
             del layer
@@ -155,15 +167,15 @@ class Descent:
     def _through(
         self, number: int, call: LayerCall, above: Tensor, upstream: Tensor
     ) -> tuple[Operands, Tensor, Tensor]:
-        """Back through one layer: its operands, ∂y/∂x below it, and what its biases give."""
+        """Go back through one layer: return its operands, ∂y/∂x below it, and the part of its biases."""
         kept = call.graph if call.graph is not None and call.graph.leads_to(above) else None
         graph = kept or self._again(number, call, above)
         self._check_attention(number, len(graph.attended))
         direction, below, *others = graph.gradients(upstream, again=kept is not None)
         if below is None or direction is None:
             raise ModelError(
-                f"the output of layer {number} of {type(self.model.model).__name__} does not depend on its attention or "
-                "its states, and edges are about them: trace it without edges"
+                f"the output of layer {number} of {type(self.model.model).__name__} does not depend on its attention "
+                "or its states, but edges need them: trace it without edges"
             )
         one, direction = graph.attended[0], direction.transpose(1, 2)  # [batch, head, query, size]
         if not self.frozen:
@@ -174,7 +186,7 @@ class Descent:
         return layer, below, constant_part(graph.constants, others)
 
     def _again(self, number: int, call: LayerCall, above: Tensor) -> LayerGraph:
-        """The layer run again on its states, with gradients."""
+        """Run the layer again on its states, with gradients."""
         attended: list[Attended] = []
         collector = Collector("layers", attend=_attending(attended, self.frozen))
         freeze = Freeze(spread=spread_modules(call.module)) if self.frozen else Unchanging()
@@ -187,8 +199,8 @@ class Descent:
     def _check_attention(self, number: int, attentions: int) -> None:
         if attentions != 1:
             raise ModelError(
-                f"layer {number} of {type(self.model.model).__name__} has {attentions} attention calls when it runs with "
-                'gradients, and edges without matrices are for layers with one: trace with memory="graph"'
+                f"layer {number} of {type(self.model.model).__name__} makes {attentions} attention calls when it runs "
+                'with gradients, but edges without matrices are for layers with one: trace with memory="graph"'
             )
 
     def _check_same(self, number: int, out: Tensor, above: Tensor) -> None:
@@ -200,15 +212,18 @@ class Descent:
             gap = float("inf")
         if not gap <= (0.03 if half(self.model.dtype) else 1e-4):
             raise ModelError(
-                f"layer {number} of {name} gives other states when it runs again than the next one got, by {gap:.2g} of "
-                "them: something passes between its layers besides the states, and gradients layer by layer would miss "
-                'it. Trace with memory="graph"'
+                f"layer {number} of {name} gives different states when it runs again, by {gap:.2g} of what the next "
+                "layer received: something other than the states passes between its layers, and gradients layer by "
+                'layer would miss it. Trace with memory="graph"'
             )
 
 
 @dataclass(frozen=True, eq=False)
 class LayerPass:
-    """A forward pass whose layers can run again. logits: of ``batch``; they come from ``top`` by autograd."""
+    """A forward pass whose layers can run again.
+
+    logits: those of ``batch``, connected to ``top`` by autograd.
+    """
 
     batch: Batch
     logits: Tensor
@@ -219,7 +234,7 @@ class LayerPass:
     constants: Sequence[Tensor]
 
     def descent(self, score: Callable[[Tensor], Tensor]) -> Descent:
-        """The way down from ``score(logits)``, one number; once, because it lets the head's graph go."""
+        """Return the way down from ``score(logits)``, one number. It works once, because it frees the head's graph."""
         name, outputs = type(self.batch.runner.model).__name__, self.logits
         with torch.inference_mode(False), torch.enable_grad(), routes.running():
             logits = outputs.detach().requires_grad_()
@@ -246,25 +261,27 @@ class LayerPass:
 def run_layers(
     model: Runner, encoded: Encoded, checked: Checked, *, frozen: bool, lane: Lane | None = None
 ) -> LayerPass:
-    """One forward pass of one text that keeps the states entering each layer; gradients begin above the last one.
+    """Run one text and keep the states that enter each layer; gradients begin above the last one.
 
-    lane: keep them in host memory.
+    lane: keep the states in host memory.
     """
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE or checked.stack.cross:
         raise ModelError(
-            f"gradients without matrices need one stack of layers and the attention interface of transformers, and {name} "
-            'was captured otherwise: trace it with memory="graph"'
+            "gradients without matrices need one stack of layers and the attention interface of transformers, but "
+            f'{name} was captured in another way: trace it with memory="graph"'
         )
+    check_weights_stay(model.model)
     paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
     if not all(paths):
-        raise ModelError(f"{name} has no numbered layers, and gradients without matrices go by layers")
+        raise ModelError(f"{name} has no numbered layers, but gradients without matrices need them")
+    model.check_gradients()
     collector, freeze = Collector("layers"), Freeze(spread=spread_modules(model.model)) if frozen else Unchanging()
     listener = _Listener(collector, len(paths), freeze, lane, ranks_of(model.model) is None)
     with_gradients = _attending(listener.attended, frozen)
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Tensor:
-        if torch.is_grad_enabled():  # of a layer whose graph is kept
+        if torch.is_grad_enabled():  # in a layer whose graph is kept
             out = with_gradients(module, query, key, value, mask, **options)
             scores = listener.attended[-1].scores
         else:
@@ -280,30 +297,33 @@ def run_layers(
             stack.callback(layer.register_forward_pre_hook(listener.entering, with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(listener.leaving).remove)
         stack.enter_context(freeze)
-        # it refers to the collector: nothing of the pass should wait for the garbage collector
+        # it refers to the collector; breaking the cycle frees the pass at once
         stack.callback(setattr, collector, "attend", None)
         batch = model.run_batch([encoded], checked, collector=collector, measure=False)
     calls, tops = listener.calls, listener.tops
     if len(calls) != len(paths) or not tops:
         raise ModelError(
-            f"{name} has more than one attention in a layer, and gradients without matrices are for layers with one: "
+            f"{name} has more than one attention in a layer, but gradients without matrices are for layers with one: "
             'trace it with memory="graph"'
         )
     logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
     if not isinstance(logits, Tensor):
-        raise ModelError(f"{name} gives no logits: edges by gradients are for classifiers and language models")
-    # whoever keeps the batch keeps no graph of autograd by it
+        raise ModelError(f"{name} returns no logits: edges by gradients are for classifiers and language models")
+    # keeping the batch must not keep the autograd graph
     batch = replace(batch, out={"logits": logits.detach()})
     return LayerPass(batch, logits, frozen, calls, lane, tops[0], _constants_of(freeze))
 
 
 @dataclass(eq=False)
 class _Listener:
-    """Keeps the calls of layers by its hooks; the output of the last layer is a leaf at which gradients begin.
+    """Keeps the calls of layers by hooks. The output of the last layer is a leaf at which gradients begin.
 
-    depth: how many layers there are. attended: by the layer that runs, if its graph is kept; leaf: the states that entered
-    it. rooms: for graphs, by the device of a layer; alone: whether this process has all heads, since several would find
-    different rooms and wait for one another. tops: the output of the last layer.
+    depth: the number of layers.
+    attended: calls of the running layer, if its graph is kept.
+    leaf: the states that entered it.
+    rooms: memory for graphs, by the device of a layer.
+    alone: whether this process has all heads; several processes would find different rooms and wait for one another.
+    tops: the output of the last layer.
     """
 
     collector: Collector
@@ -326,7 +346,7 @@ class _Listener:
         if self.lane is not None or not self.alone or not self._room(module).enter():
             self.freeze.within = True
             return None
-        torch.set_grad_enabled(True)  # until the layer ends; where it fails, the end of the forward pass sets it back
+        torch.set_grad_enabled(True)  # until the layer ends; if it fails, the end of the forward pass resets it
         self.leaf = states.detach().requires_grad_()
         return with_states(args, named, self.leaf)
 
@@ -339,7 +359,7 @@ class _Listener:
             out = with_output(out, output_of(out).detach())
         if len(self.calls) == self.depth:
             self.tops.append(output_of(out).detach().requires_grad_())
-            torch.set_grad_enabled(True)  # until the forward pass ends, which sets it back
+            torch.set_grad_enabled(True)  # until the forward pass ends, which resets it
             out = with_output(out, self.tops[-1])
         return out
 

@@ -1,6 +1,6 @@
-"""How rows of an explanation pass down through a layer without any n×n matrix.
+"""Passing rows of an explanation down through a layer without any n×n matrix.
 
-What edges weigh is computed for some queries at a time, with the heads added up, and multiplied with the rows at once.
+Edge weights are computed for a few queries at a time, with the heads summed, and multiplied with the rows at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from attnflow.errors import InputError
 class Operands:
     """What one layer needs to pass rows down.
 
-    number: of the layer, from 0. scores: with lse where the forward pass gave it. weighing: what its edges weigh.
-    own: what the residual connection weighs beside them, [batch, position]; None where it is no part of the edges.
-    holds: of answer edges, what the state below holds, signed, [batch, position].
+    number: that of the layer, from 0.
+    scores: with lse if the forward pass returned it.
+    weighing: how to weigh its edges.
+    own: the weight of the residual connection next to them, [batch, position]; None if it is not part of the edges.
+    holds: for answer edges, the part of the state below, signed, [batch, position].
     """
 
     number: int
@@ -36,17 +38,17 @@ class Operands:
     holds: Tensor | None = None
 
     def of_text(self, number: int, length: int) -> Operands:
-        """Those of one text of a batch that is padded on the right: a view."""
+        """Return a view of one text of a batch that is padded on the right."""
         own, holds = (None if x is None else x[number : number + 1, :length] for x in (self.own, self.holds))
         scores, weighing = self.scores.of_text(number, length), self.weighing.of_text(number, length)
         return Operands(self.number, scores, weighing, own, holds)
 
 
 EDGE_BYTES = 512 << 20
-"""How much room the edges of some queries may take on a GPU, [query, key] with the heads added up."""
+"""Memory for the edges of some queries on a GPU, [query, key] with the heads summed."""
 
 HEAD_BYTES = 16 << 20
-"""How much room the weights of all heads may take where each head is summed by itself."""
+"""Memory for the weights of all heads when each head is summed separately."""
 
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -54,7 +56,7 @@ KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 def add_edge_rows(
     totals: Sequence[Tensor], scores: Scores, weighing: Weighing, first: int, last: int, room: int | None = None
 ) -> None:
-    """Adds rows ``first:last`` of what edges weigh to each of ``totals`` [batch, last - first, key], in place."""
+    """Add rows ``first:last`` of the edge weights to each of ``totals`` [batch, last - first, key], in place."""
     for piece, part, place in _pieces(scores, weighing):
         for start, stop in ((first, last),) if _has_kernels(piece) else piece.blocks(room, first, last):
             rows = [total[:, start - first : stop - first, place:] for total in totals]
@@ -67,7 +69,7 @@ def add_edge_rows(
 
 
 def _pieces(scores: Scores, weighing: Weighing) -> Iterator[tuple[Scores, Weighing, int]]:
-    """Keys in two places one after the other, where the log-sum-exp of both is known, and at which key each begins."""
+    """Yield keys in two places separately if the log-sum-exp of both is known, with the first key of each."""
     if scores.lse is None or scores.before is None or weighing.before is None or not in_two_places(scores):
         yield scores, weighing, 0
         return
@@ -78,16 +80,16 @@ def _pieces(scores: Scores, weighing: Weighing) -> Iterator[tuple[Scores, Weighi
 
 
 def _last_piece(scores: Scores) -> Scores:
-    """Of keys in two places, those beside the queries, with the log-sum-exp of all."""
+    """For keys in two places, return those next to the queries, with the log-sum-exp of all."""
     causal = scores.mask is not None or scores.causal
     return replace(scores, before=None, mask=None, causal=causal, partial=True)
 
 
 def reach_of(rows: Tensor) -> int | None:
-    """How many queries it takes to cover rows [batch, row, query] that are above zero at many of them.
+    """Return how many queries it takes to cover rows [batch, row, query] that are above zero at many of them.
 
-    None for rows that touch a few queries, and for rows with a weight below zero: both come down by other means. The
-    call waits for the GPU: callers with many layers ask once and pass the result to `step` and `pass_down`.
+    Return None for rows that touch few queries and for rows with negative weights; both are passed down in other ways.
+    The call waits for the GPU, so callers with many layers call it once and pass the result to `step` and `pass_down`.
     """
     touched = (rows != 0).flatten(0, 1).any(0)
     ends = torch.arange(1, rows.shape[-1] + 1, device=rows.device) * touched
@@ -96,9 +98,9 @@ def reach_of(rows: Tensor) -> int | None:
 
 
 def step(scores: Scores, rows: Tensor, reach: int | None = None) -> Tensor:
-    """``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key], float32.
+    """Compute ``mean over heads of Pᵀ·r`` for each row r: [batch, row, query] -> [batch, row, key], float32.
 
-    reach: what `reach_of` says of the rows; None asks it where it matters.
+    reach: the result of `reach_of` for the rows; None computes it if needed.
     """
     home, rows = rows.device, rows.to(scores.query.device)
     scores = _with_lse(scores)
@@ -114,13 +116,14 @@ def step(scores: Scores, rows: Tensor, reach: int | None = None) -> Tensor:
 
 
 def head_sums(scores: Scores, rows: Tensor) -> Tensor:
-    """``P_hᵀ·r`` of each head by itself: [batch, row, query] -> [batch, head, row, key]."""
+    """Compute ``P_hᵀ·r`` of each head separately: [batch, row, query] -> [batch, head, row, key]."""
     if _has_kernels(scores) and not _irregular(scores):
         from attnflow.capture import kernels
 
         if bool((rows < 0).any()):
             raise InputError(
-                "rows has weights below zero, and per_head takes none: give the two signs one after the other"
+                "rows contains negative weights, but per_head needs non-negative ones: pass positive and negative "
+                "weights separately"
             )
         lse, options = row_denominators(scores), _options(scores)
         sums = [kernels.head_sums(scores.query, scores.key, lse, row, **options) for row in rows.unbind(1)]
@@ -134,9 +137,9 @@ def head_sums(scores: Scores, rows: Tensor) -> Tensor:
 
 
 def value_gradient(scores: Scores, upward: Tensor, value: Tensor) -> Tensor:
-    """``dV = Pᵀ·upward`` with the weights as constants: [batch, head, query, size] -> [batch, key head, key, size].
+    """Compute ``dV = Pᵀ·upward`` with constant weights: [batch, head, query, size] -> [batch, key head, key, size].
 
-    Of the keys beside the queries; what lies before them is a constant.
+    The result covers the keys next to the queries; earlier keys are constants.
     """
     if scores.before is not None and scores.lse is not None and in_two_places(scores):
         scores = _last_piece(scores)
@@ -154,7 +157,7 @@ def value_gradient(scores: Scores, upward: Tensor, value: Tensor) -> Tensor:
 
 
 def squared_lengths(value: Tensor, gram: Tensor) -> Tensor | None:
-    """``vᵀ·G·v`` of values [batch, key head, key, size] with G of each head, where there is a kernel for it."""
+    """Compute ``vᵀ·G·v`` of values [batch, key head, key, size] with G of each head; None if there is no kernel."""
     if not value.is_cuda or value.dtype not in (torch.float16, torch.bfloat16) or not _has_triton():
         return None
     from attnflow.capture import edge_kernels
@@ -163,7 +166,7 @@ def squared_lengths(value: Tensor, gram: Tensor) -> Tensor | None:
 
 
 def row_denominators(scores: Scores) -> Tensor:
-    """The log-sum-exp of every row, [batch, head, query]."""
+    """Return the log-sum-exp of every row, [batch, head, query]."""
     if scores.lse is not None or _has_kernels(scores):
         return _lse(scores)
     return torch.cat([scores.log_sum_exp(start, stop) for start, stop in scores.blocks()], -1)
@@ -178,14 +181,15 @@ def pass_down(
     clipped: bool = False,
     reach: int | None = None,
 ) -> Tensor:
-    """``out[k] = Σ_q r[q]·(E[q, k] + [q = k]·own[q]) / t[q]`` for each row r: [batch, row, query] -> [batch, row, key].
+    """Compute ``out[k] = Σ_q r[q]·(E[q, k] + [q = k]·own[q]) / t[q]`` for each row r of [batch, row, query].
 
-    E: what edges weigh by ``weighing``, some queries at a time. own: what the residual connection weighs, [batch, query].
-    normalized: t is the sum of a row of E and of its own part, so that rows sum to one; else t is one.
-    clipped: what is below zero in E, after heads are added up, counts for nothing, and a row of zeros stays where it is.
-    reach: what `reach_of` says of the rows; None looks which queries they touch.
+    The result is [batch, row, key]. E contains the edge weights by ``weighing``, computed for a few queries at a time.
+    Rows on another device than the layer are moved there, and the results are moved back.
 
-    Rows that lie on another device than the layer go there, and what comes of them comes back.
+    own: the weight of the residual connection, [batch, query].
+    normalized: t is the sum of a row of E and of its own part, so that rows sum to one; otherwise t is one.
+    clipped: negative values in E, after heads are summed, count as zero, and a row of zeros stays where it is.
+    reach: the result of `reach_of` for the rows; None finds out which queries they touch.
     """
     home, rows = rows.device, rows.to(scores.query.device)
     own = None if own is None else own.to(rows.device)
@@ -210,7 +214,7 @@ def pass_down(
 
 
 def row_blocks(scores: Scores, rows: Tensor) -> Iterator[tuple[int, int]]:
-    """Ranges of queries that cover all in which ``rows`` has anything but zeros, some at a time."""
+    """Yield ranges of queries that cover all nonzero entries of ``rows``, a few at a time."""
     touched = (rows != 0).flatten(0, 1).any(0).nonzero().flatten()
     if len(touched) <= FEW:
         yield from ((q, q + 1) for q in touched.tolist())
@@ -227,7 +231,7 @@ def _query_blocks(scores: Scores, first: int, last: int) -> Iterator[tuple[int, 
 
 
 def row_sums(scores: Scores, weighing: Weighing, own: Tensor | None = None) -> Tensor:
-    """``t[q] = Σ_k E[q, k] + own[q]``: [batch, query], what `pass_down` divides rows by."""
+    """Compute ``t[q] = Σ_k E[q, k] + own[q]``: [batch, query], by which `pass_down` divides rows."""
     every = torch.ones(1, 1, scores.queries, device=scores.query.device)
     scores = _with_lse(scores)
     blocks = list(row_blocks(scores, every))
@@ -237,15 +241,15 @@ def row_sums(scores: Scores, weighing: Weighing, own: Tensor | None = None) -> T
 
 
 def _edges_at(scores: Scores, weighing: Weighing, blocks: Sequence[tuple[int, int]]) -> Callable[[int, int], Tensor]:
-    """`edge_rows` of these operands, made ready for so many blocks of queries."""
+    """Return `edge_rows` of these operands, prepared for these blocks of queries."""
     exponents = exponents_of(scores, weighing) if sum(stop - start for start, stop in blocks) > FEW else None
     return partial(edge_rows, scores, weighing) if exponents is None else exponents.edge_rows
 
 
 def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-    """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, the keys that these rows see].
+    """Return rows ``start:stop`` of the edge weights, heads summed: [batch, stop - start, keys that these rows see].
 
-    out: rows [batch, stop - start, key] to which they are added, in place of new ones.
+    out: rows [batch, stop - start, key] to add them to, instead of new ones.
     """
     keys = scores.visible(stop)
     room = None if out is None else out[..., :keys]
@@ -272,7 +276,7 @@ def edge_rows(scores: Scores, weighing: Weighing, start: int, stop: int, out: Te
 
 
 def _with_lse(scores: Scores) -> Scores:
-    """The operands with the log-sum-exp of their rows where kernels need it."""
+    """Return the operands with the log-sum-exp of their rows, if kernels need it."""
     return replace(scores, lse=_lse(scores)) if _has_kernels(scores) and scores.lse is None else scores
 
 
@@ -285,7 +289,7 @@ def _lse(scores: Scores) -> Tensor:
 
 
 def _options(scores: Scores, start: int = 0, stop: int | None = None, keys: int | None = None) -> dict[str, Any]:
-    """What kernels need to know of the scores of queries ``start:stop`` with the first keys."""
+    """Return the kernel options for the scores of queries ``start:stop`` with the first keys."""
     rule = scores.mask if isinstance(scores.mask, LazyMask) else None
     causal = scores.causal or (rule is not None and not _irregular(scores) and rule.plain != "full")
     bias = scores.bias
@@ -297,13 +301,13 @@ def _options(scores: Scores, start: int = 0, stop: int | None = None, keys: int 
 
 
 def _spans(scores: Scores) -> tuple[Tensor, Tensor] | None:
-    """The first and the last key of every query, of a mask that is neither plain nor a window, where it is such a rule."""
+    """Return the first and the last key of every query, for a mask that is not plain or a window but has spans."""
     spans = scores.mask.spans if isinstance(scores.mask, LazyMask) and _irregular(scores) else None
     return None if spans is None else (spans[0].to(scores.query.device), spans[1].to(scores.query.device))
 
 
 def _has_kernels(scores: Scores) -> bool:
-    """Whether kernels know this attention: on a GPU, and of a mask that gives every query one range of keys."""
+    """Return whether kernels support this attention: on a GPU, with a mask that gives every query one range of keys."""
     known = scores.query.is_cuda and scores.query.dtype in KERNEL_TYPES and scores.before is None and _has_triton()
     return known and (not _irregular(scores) or _spans(scores) is not None)
 
@@ -317,7 +321,7 @@ def _thin(rows: Tensor, edges: Tensor) -> Tensor:
 
 
 def seen_by(scores: Scores) -> Tensor:
-    """How many queries see each key: [key], of one text."""
+    """Return how many queries see each key: [key], of one text."""
     n = scores.keys
     if not _irregular(scores):
         if not (scores.causal or (isinstance(scores.mask, LazyMask) and scores.mask.plain != "full")):
@@ -331,7 +335,7 @@ def seen_by(scores: Scores) -> Tensor:
 
 
 def received(scores: Scores) -> Tensor:
-    """What uniform attention sends to each key, ``Σ_q [q sees k] / number of keys that q sees``: [key], of one text."""
+    """Return what uniform attention sends to each key, ``Σ_q [q sees k] / keys that q sees``: [key], of one text."""
     if not _irregular(scores):
         every = torch.ones(1, 1, scores.queries, device=scores.query.device, dtype=torch.float64)
         return uniform_step(scores, every)[0, 0]
@@ -343,22 +347,26 @@ def received(scores: Scores) -> Tensor:
 
 
 def corrected_step(scores: Scores, rows: Tensor) -> Tensor:
-    """`step` of attention that is corrected for its receptive field, as `attnflow.receptive.layerwise` does it."""
+    """Compute `step` for attention that is corrected for its receptive field, as in `attnflow.receptive.layerwise`."""
     heads, mean = scores.query.shape[1], Weighing(1 / scores.query.shape[1])
     home, rows = rows.device, rows.to(scores.query.device)
     field = received(scores).to(rows.dtype)
     share = 1 / torch.where(field == 0, 1, field)
-    if scores.sinks is not None:  # rows sum to what they did
+    if scores.sinks is not None:  # keeps the sums of rows
         rows = rows * row_sums(scores, mean).to(rows.dtype)[:, None]
     lengths = share[None, None].expand(rows.shape[0], heads, -1).contiguous()
     return pass_down(scores, rows, replace(mean, lengths=lengths), normalized=True).to(home)
 
 
 def gathered(layers: Iterator[Operands], carried: Callable[[Operands], Tensor], residual: float, field: bool) -> Tensor:
-    """``Σ_l Σ_k (Σ_q E(l)[q, k]) · Ã(l-1)[k, t]`` as `Trace.gather` defines it: [input], of one text.
+    """Compute ``Σ_l Σ_k (Σ_q E(l)[q, k]) · Ã(l-1)[k, t]`` as defined by `Trace.gather`: [input], of one text.
 
-    By Horner's rule from the top layer down, ``s = (1 - residual)·Aᵀ·s + residual·s + Σ_q E``. layers: from the top one
-    down. carried: ``Σ_q E`` of a layer, [key]. residual: of the rollout. field: correct for the receptive field.
+    Horner's rule from the top layer down gives ``s = (1 - residual)·Aᵀ·s + residual·s + Σ_q E``.
+
+    layers: from the top one down.
+    carried: returns ``Σ_q E`` of a layer, [key].
+    residual: that of the rollout.
+    field: correct for the receptive field.
     """
     state: Tensor | None = None
     for o in layers:
@@ -369,15 +377,18 @@ def gathered(layers: Iterator[Operands], carried: Callable[[Operands], Tensor], 
             below = (corrected_step if field else step)(o.scores, state[None, None])[0, 0]
             state = (1 - residual) * below + residual * state
         state = sums if state is None else state + sums
-        del o  # or it would live until the next layer has run
+        del o  # otherwise it would live until the next layer has run
     assert state is not None
     return state.clamp(min=0)
 
 
 def uniform_step(scores: Scores, rows: Tensor) -> Tensor:
-    """`step` for attention that sees the same positions and prefers none, in O(n)."""
+    """Compute `step` for uniform attention to the visible positions, in O(n)."""
     if _irregular(scores):
-        raise InputError("the receptive field of this mask is not known without matrices: causal, window and full are")
+        raise InputError(
+            "the receptive field of this mask cannot be computed without matrices: expected a causal, sliding-window "
+            "or full mask"
+        )
     n = scores.queries
     if scores.causal or (isinstance(scores.mask, LazyMask) and scores.mask.plain != "full"):
         window = (scores.mask.window if isinstance(scores.mask, LazyMask) else None) or n
@@ -389,7 +400,7 @@ def uniform_step(scores: Scores, rows: Tensor) -> Tensor:
 
 
 def _irregular(scores: Scores) -> bool:
-    """Masks that are neither causal, nor a window, nor nothing: padding, chunks, overlays, matrices."""
+    """Return whether the mask is neither causal, nor a window, nor absent: padding, chunks, overlays, matrices."""
     if isinstance(scores.mask, LazyMask):
         return scores.mask.plain is None and scores.mask.window is None
     return scores.mask is not None

@@ -1,8 +1,9 @@
 """Layers in host memory: copied there while the next layer runs, and back while the layer above is used.
 
-The copies run on a stream of their own. A tensor's memory is not used again before the copy from it has ended
-(`record_stream`), nobody reads a copy before it has arrived, and the host waits for the device before it orders more than
-two layers ahead: it would otherwise order all of them, and memory for each. Without CUDA nothing moves.
+The copies run on a separate stream. A tensor's memory is not reused before the copy from it has ended
+(`record_stream`), and a copy is not read before it has arrived. The host waits for the device before it schedules more
+than two layers ahead: otherwise it would schedule all of them, and allocate memory for each. Without CUDA nothing
+moves.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
-"""A layer: a dataclass with tensors in it, such as `attnflow.capture.linear.Operands`."""
+"""A layer: a dataclass that contains tensors, such as `attnflow.capture.linear.Operands`."""
 
 AHEAD = 2
-"""Layers that are on their way, or in use, at a time."""
+"""Layers that are being copied or used at a time."""
 
 SHARED = ("mask", "bias", "sinks")
-"""What layers have in common, or is small: it stays where it is."""
+"""Fields that layers share, or that are small: these are not moved."""
 
 
 class Moment(Protocol):
@@ -33,7 +34,7 @@ class Moment(Protocol):
 
 
 class Way(Protocol):
-    """How layers come back from where they are kept."""
+    """Brings layers back from where they are kept."""
 
     def bring(self, layer: T) -> Callable[[], T]: ...
 
@@ -42,14 +43,17 @@ class Way(Protocol):
 
 @dataclass(frozen=True)
 class Lane:
-    """The stream of the copies between a device and the host. leaving: the moments at which layers have left."""
+    """The stream of the copies between a device and the host.
+
+    leaving: the moments at which layers have left.
+    """
 
     device: torch.device
     stream: torch.cuda.Stream
     leaving: deque[Moment] = field(default_factory=deque)
 
     def send(self, layer: T) -> T:
-        """The same in pinned host memory, once the lane has got so far."""
+        """Return a copy of the layer in pinned host memory, valid once the lane has got that far."""
         if len(self.leaving) == AHEAD:
             self.leaving.popleft().synchronize()
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -67,8 +71,8 @@ class Lane:
         return host
 
     def bring(self, layer: T) -> Callable[[], T]:
-        """Begins to copy back; the function that it gives hands the copy out, for what the device does next."""
-        with torch.cuda.stream(self.stream):  # behind the copies to the host, which are on this stream too
+        """Begin to copy back; return a function that returns the copy for the device's next work."""
+        with torch.cuda.stream(self.stream):  # after the copies to the host, which are on this stream too
             copy = _each(layer, lambda x: x.to(self.device, non_blocking=True))
             arrived = self.stream.record_event()
 
@@ -90,15 +94,15 @@ class Lane:
 
 
 def lane_of(device: torch.device) -> Lane | None:
-    """The lane of a device that has a memory of its own; None where there is nothing to move."""
+    """Return the lane of a device with separate memory; None if there is nothing to move."""
     return Lane(device, torch.cuda.Stream(device)) if device.type == "cuda" else None
 
 
 def downwards(layers: Sequence[T], way: Way | None) -> Iterator[T]:
-    """The layers from the top one down; by a way, each is coming while the one above it is used.
+    """Yield the layers from the top one down. With a way, each is copied while the one above it is used.
 
-    A layer is sent for once the work with the layer two above it has ended, so that two are on the device at most: who
-    uses them lets each go when the next one comes.
+    A layer is fetched once the work with the layer two above it has ended, so at most two are on the device, provided
+    that the caller releases each when the next one comes.
     """
     if way is None:
         yield from reversed(layers)
@@ -115,7 +119,7 @@ def downwards(layers: Sequence[T], way: Way | None) -> Iterator[T]:
 
 
 def _each(x: T, change: Callable[[Tensor], Tensor]) -> T:
-    """A dataclass with the tensors in it changed, also those in dataclasses of its fields, but for what is shared."""
+    """Change all tensors of a dataclass, including those in nested dataclasses, except shared ones."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, Tensor):

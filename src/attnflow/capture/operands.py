@@ -1,4 +1,4 @@
-"""What a forward pass keeps of each layer so that its edges can be had again without a matrix."""
+"""What a forward pass keeps of each layer, so that its edges can be computed again without a matrix."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ from attnflow.capture.sublayer import FORMS, NO_MATRIX, direction_of, far_off, m
 
 PLAIN = "mean"
 VALUED = ("head-norm", "projection")
-"""Edges that are made of what a layer's forward pass has at hand: attention, values and the sublayer's output."""
+"""Edges that need only what a layer's forward pass has at hand: attention, values and the sublayer's output."""
 
-INSTEAD = 'edges="mean" do without'
+INSTEAD = 'edges="mean" does not need this'
 
 NUMBERS = 1 << 24
-"""So many numbers of projected values or directions at a time."""
+"""Numbers of projected values or directions at a time."""
 
 Descend = Callable[[], Iterator[Operands]]
-"""Goes through the layers from the top one down; each call begins anew."""
+"""Iterates over the layers from the top one down; each call starts again."""
 
 
 @dataclass
 class Keeper:
-    """Takes from each attention call what its edges need, as soon as the model has it.
+    """Takes from each attention call what its edges need, as soon as the model has computed it.
 
-    edges: their name. lane: the way to host memory, where layers are kept there. layers: from the first one up.
-    gaps: by how much the parts of each layer miss what it gave; problem: why there are no parts.
+    edges: their name.
+    lane: the way to host memory, if layers are kept there.
+    layers: from the first one up.
+    gaps: the difference between the parts of each layer and its output.
+    problem: why there are no parts.
     """
 
     edges: str
@@ -51,17 +54,17 @@ class Keeper:
     _call: Call | None = None
 
     def take(self, call: Call) -> None:
-        """A call of the attention; edges of values wait for what the layer makes of it."""
+        """Take an attention call; edges from values wait for the layer's output."""
         if self.edges == PLAIN:
             self._keep(call, Weighing(1 / call.head_count), None)
         else:
             self._call = call
 
     def add(self, x: Any, o: Any, y: Any, norm: Any, projection: Any) -> None:
-        """What a layer made of the call before: the state, what attention added, what both gave, and the parts."""
+        """Add a layer's results for the last call: the state, the attention output, their sum, and the parts."""
         call, self._call = self._call, None
         if call is None or call.scores is None or call.value is None:
-            self.problem = self.problem or "a layer has other than one attention"
+            self.problem = self.problem or "a layer does not have exactly one attention"
             return
         value, scores = call.value, call.scores
         parameters = matrix_of(projection, call.head_count * value.shape[-1])
@@ -84,11 +87,11 @@ class Keeper:
     def _keep(self, call: Call, weighing: Weighing, own: Tensor | None) -> None:
         assert call.scores is not None
         operands = Operands(len(self.layers), call.scores, weighing, own)
-        call.scores = call.value = None  # whoever else has the call holds no memory by it
+        call.scores = call.value = None  # other references to the call must not keep the memory
         self.layers.append(operands if self.lane is None else self.lane.send(operands))
 
     def check(self, model: Runner, count: int) -> None:
-        """That the layers were what their form says; one look at the device for all of them."""
+        """Check that the layers are what their form says, with one synchronization for all of them."""
         if self.edges == PLAIN:
             return
         if self.problem or len(self.layers) != count:
@@ -102,18 +105,18 @@ class Keeper:
 
 
 def unknown(model: Runner) -> str:
-    return f"the layers of {type(model.model).__name__} are not made as those of {FORMS}"
+    return f"the layers of {type(model.model).__name__} are not built like those of {FORMS}"
 
 
 def run_kept(
     model: Runner, encoded: Sequence[Encoded], checked: Checked, edges: str, lane: Lane | None
 ) -> tuple[Batch, Descend]:
-    """One forward pass of texts that may run together, and the way down through what was kept of it."""
+    """Run texts that may run together in one forward pass; return the batch and the way down through what was kept."""
     keeper = Keeper(edges, lane)
     collector = Collector("operands", keep=keeper.take)
     with ExitStack() as stack:
         if edges in VALUED:
-            check_alone(model.model, f"edges={edges!r} need every head's projection in one place")
+            check_alone(model.model, f"edges={edges!r} needs the projections of all heads in one process")
             check_inside(model, checked)
             forms = model.forms(checked)
             if not forms:
@@ -124,22 +127,22 @@ def run_kept(
                     keeper.add(x, o, y, norm, projection)
 
                 stack.enter_context(watching_layer(layer, parts, add, collector))
-        # shares of the residual connection are for edges that it is no part of
+        # shares of the residual connection are only for edges that do not include it
         batch = model.run_batch(encoded, checked, collector=collector, measure=edges not in VALUED)
     keeper.check(model, len(checked.stack.main))
     return batch, keeper.descend
 
 
 def lengths_of(states: Tensor) -> Tensor:
-    """``‖x‖`` of states [batch, position, width], in single precision or better."""
+    """Return ``‖x‖`` of states [batch, position, width], in at least single precision."""
     wider = torch.float64 if states.dtype == torch.float64 else torch.float32
     return torch.linalg.vector_norm(states.detach(), dim=-1, dtype=wider)
 
 
 def projected_lengths(value: Tensor, by_head: Tensor) -> Tensor:
-    """``‖v_k·W^h‖`` of values [batch, key head, key, size] and W [head, size, width]: [batch, head, key].
+    """Return ``‖v_k·W^h‖`` of values [batch, key head, key, size] and W [head, size, width]: [batch, head, key].
 
-    From ``W·Wᵀ`` of each head, some keys at a time: nothing of [head, key, width] is made.
+    It uses ``W·Wᵀ`` of each head and a few keys at a time, so nothing of size [head, key, width] is made.
     """
     batch, shared, keys, size = value.shape
     gram = by_head @ by_head.mT
@@ -158,7 +161,8 @@ def projected_lengths(value: Tensor, by_head: Tensor) -> Tensor:
 def directions(
     x: Tensor, o: Tensor, y: Tensor, norm: Any, by_head: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The direction of y seen from each head, [batch, head, query, size], and how far x points to y, [batch, query]."""
+    """Return the direction of y for each head, [batch, head, query, size], and how far x points to y, [batch,
+    query]."""
     batch, n, width = y.shape
     heads, size, _ = by_head.shape
     seen = y.new_empty(batch, heads, n, size, dtype=dtype)

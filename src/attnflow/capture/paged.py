@@ -1,4 +1,4 @@
-"""Keys and values that lie in pages, as servers keep them, and how they are read some positions at a time."""
+"""Keys and values in pages, as servers store them, read a few positions at a time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 BLOCK_POSITIONS = {"cpu": 1024, "cuda": 16384}
-"""So many positions of a paged cache are gathered at a time."""
+"""Positions of a paged cache that are gathered at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class PagedCache:
     """The key-value cache of one text in pages.
 
-    keys, values: a tensor for each layer, [page, place in the page, key head, size]; pages of other texts may lie between.
-    table: the numbers of this text's pages, in order. length: how many positions are filled, from the first place of the
-    first page on.
+    keys, values: a tensor for each layer, [page, place in the page, key head, size], which may also contain pages of
+        other texts.
+    table: the numbers of this text's pages, in order.
+    length: the number of filled positions, from the first place of the first page on.
     """
 
     keys: Sequence[Tensor] = field(repr=False)
@@ -30,9 +31,10 @@ class PagedCache:
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """The keys or values of one layer: position p lies in page ``table[p // places]`` at place ``p % places``.
+    """The keys or values of one layer: position p is in page ``table[p // places]`` at place ``p % places``.
 
-    store: [page, place, key head, size]. first, length: which positions are shown.
+    store: [page, place, key head, size].
+    first, length: the range of visible positions.
     """
 
     store: Tensor
@@ -42,11 +44,11 @@ class Pages:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """That of the tensor [1, key head, position, size] which they stand for."""
+        """The shape of the tensor [1, key head, position, size] that the pages represent."""
         return (1, int(self.store.shape[2]), self.length, int(self.store.shape[3]))
 
     def block(self, start: int, stop: int) -> Tensor:
-        """A copy of some positions: [1, key head, stop - start, size]."""
+        """Copy some positions: [1, key head, stop - start, size]."""
         places = self.store.shape[1]
         begin, end = self.first + start, self.first + stop
         pages = self.store[self.table[begin // places : (end - 1) // places + 1]].flatten(0, 1)
@@ -55,11 +57,11 @@ class Pages:
 
 
 Stored: TypeAlias = Tensor | Pages
-"""Keys or values [batch, key head, position, size], wherever they lie."""
+"""Keys or values [batch, key head, position, size], in one tensor or in pages."""
 
 
 def blocks_of(stored: Stored) -> Iterator[tuple[int, int, Tensor]]:
-    """Ranges of positions with their keys or values. A tensor is one block, and no copy."""
+    """Yield ranges of positions with their keys or values. A tensor is one block, without a copy."""
     positions = int(stored.shape[2])
     if isinstance(stored, Tensor):
         yield 0, positions, stored
@@ -71,7 +73,7 @@ def blocks_of(stored: Stored) -> Iterator[tuple[int, int, Tensor]]:
 
 
 def shown_from(stored: Stored, first: int) -> Stored:
-    """All but the first positions, as a view."""
+    """Return a view without the first positions."""
     if not first:
         return stored
     if isinstance(stored, Tensor):
@@ -80,5 +82,5 @@ def shown_from(stored: Stored, first: int) -> Stored:
 
 
 def gathered(stored: Stored) -> Tensor:
-    """One tensor; a copy where it lay in pages."""
+    """Return one tensor, which is a copy if the positions were in pages."""
     return stored if isinstance(stored, Tensor) else torch.cat([block for _, _, block in blocks_of(stored)], 2)

@@ -1,4 +1,4 @@
-"""What one forward pass leaves: labels, prediction, and attention as the steps of a graph."""
+"""Results of one forward pass: labels, prediction, and attention as the steps of a graph."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from torch import Tensor
 from attnflow.capture.sublayer import FORMS
 from attnflow.errors import InputError
 from attnflow.graph import check_residual, with_own_shares, with_residual
+from attnflow.selection import Row
 from attnflow.sinks import kept_at_home, sink_positions
 
 if TYPE_CHECKING:
     from attnflow.capture.inside import Inside
     from attnflow.capture.picture import Picture
+    from attnflow.capture.sound import Sound
+    from attnflow.capture.tower import Tower
 
 
 Residual = float | Literal["measured"]
-"""The weight of the residual connection: one for all positions, or what was measured at each."""
+"""The weight of the residual connection: one for all positions, or the one measured at each."""
 
 
 class Prediction(NamedTuple):
-    """What the model answers: "class", "next token" or "masked token"; the likeliest answers and their probabilities."""
+    """The model's answer.
+
+    kind: "class", "score", "next token" or "masked token".
+    top: the likeliest answers and their probabilities.
+    """
 
     kind: str
     top: tuple[tuple[str, float], ...]
@@ -34,11 +41,12 @@ class Prediction(NamedTuple):
 class Step:
     """One layer of the attention graph before the residual connection is added.
 
-    weights: [query, key] over all positions of the level above and the level below. carried: the positions that only pass
-    through here (the source while a decoder layer runs); their rows are one-hot. residual: whether there is a residual
-    connection; merging patches has none. whole: whether it is in the weights already.
-    lengths: of the values at the keys, [key]. own: the measured weight of the residual connection, [query]. Both are None
-    where they are not known.
+    weights: [query, key] over all positions of the level above and the level below.
+    carried: positions that only pass through (the source while a decoder layer runs); their rows are one-hot.
+    residual: whether there is a residual connection; merging patches has none.
+    whole: whether the weights already include it.
+    lengths: norms of the values at the keys, [key]; None if unknown.
+    own: the measured weight of the residual connection, [query]; None if unknown.
     """
 
     weights: Tensor
@@ -57,11 +65,11 @@ class Step:
 
     @cached_property
     def sinks(self) -> tuple[int, ...] | None:
-        """The keys that are sinks here, as `attnflow.sinks.sink_positions` tells them; None where no values were seen."""
+        """The keys that are sinks here according to `attnflow.sinks.sink_positions`; None if no values were seen."""
         return None if self.lengths is None else sink_positions(self.weights, self.lengths)
 
     def without_sinks(self) -> Step:
-        """The same where what goes to a sink stays where it is."""
+        """Return the step in which attention to a sink stays at its query."""
         if not self.residual:
             return self
         if self.sinks is None:
@@ -73,17 +81,17 @@ class Step:
 
 
 def measured_shares(own: Tensor | None) -> Tensor:
-    """The measured weights of the residual connection, of a layer where there are any."""
+    """Return the measured weights of the residual connection of a layer; refuse if there are none."""
     if own is None:
         raise InputError(
-            'residual="measured" needs to know what attention adds to each state, which is known of '
-            f"{FORMS} with one stack of layers, and not of this trace: give a weight between 0 and 1"
+            f'residual="measured" needs to know what attention adds to each state, which is known for {FORMS} with one '
+            "stack of layers, but not for this trace: give a weight between 0 and 1"
         )
     return own
 
 
 def check_shares(residual: Residual) -> None:
-    """That it is a weight of the residual connection, or "measured"."""
+    """Check that it is a weight of the residual connection, or "measured"."""
     if isinstance(residual, str):
         if residual != "measured":
             raise InputError(f'residual={residual!r}: expected a weight between 0 and 1, or "measured"')
@@ -95,13 +103,20 @@ def check_shares(residual: Residual) -> None:
 class Pass:
     """A forward pass.
 
-    tokens, special, word_ids, word_texts, text: the inputs. parts: "source" and "target" of each in encoder-decoders.
-    steps: the graph; ends: for each layer of the model, the number of its last step.
-    first_query: where the explained positions begin among all: the first of the target in an encoder-decoder.
-    default_query: the position that is explained if none is named. patches: rows and columns of an image's patches.
+    tokens, special, word_ids, word_texts, text: the inputs.
+    parts: "source" or "target" for each input, in encoder-decoders.
+    steps: the graph.
+    ends: for each layer of the model, the number of its last step.
+    first_query: the first explained position: the first of the target in an encoder-decoder.
+    default_query: the position that is explained by default.
+    pooled: for a sentence-embedding model, what is explained by default: the positions that its embedding is made of.
+    patches: rows and columns of an image's patches.
     picture: an image within a text, whose patches are some of its positions.
-    weights: heads of the layers for which they were kept, [head, query, key]. encoder: the source by itself.
-    inside: what happened inside the layers, where other edges than the weights themselves were asked for.
+    tower: the vision tower below it.
+    sound: the audio whose seconds the first positions represent.
+    weights: heads of the layers for which they were kept, [head, query, key].
+    encoder: the source alone.
+    inside: the inside of the layers, if edges other than the weights were requested.
     """
 
     tokens: tuple[str, ...]
@@ -118,10 +133,13 @@ class Pass:
     first_query: int = 0
     patches: tuple[int, int] | None = None
     picture: Picture | None = None
+    sound: Sound | None = None
+    tower: Tower | None = field(default=None, repr=False)
     weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
     encoder: Pass | None = field(default=None, repr=False)
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
     inside: Inside | None = field(default=None, repr=False)
+    pooled: Row | None = field(default=None, repr=False)
 
     @property
     def layer_count(self) -> int:

@@ -1,28 +1,32 @@
-"""An image within a text: which positions of a vision-language model stand for which of its patches."""
+"""An image within a text: which positions of a vision-language model represent which of its patches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from attnflow._arrays import FloatArray
+from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image within a text. rows, columns: of the places that stand for it. places: their positions, row by row."""
+    """An image within a text.
+
+    rows, columns: the size of the grid of positions that represent it.
+    places: their positions, row by row.
+    """
 
     rows: int
     columns: int
     places: tuple[int, ...]
 
     def laid_out(self, values: Sequence[float] | FloatArray) -> FloatArray:
-        """Values over all inputs as those of the image alone: ``[row, column]``.
+        """Return the values of the image from values over all inputs: ``[row, column]``.
 
         >>> Picture(1, 2, (1, 2)).laid_out([0.5, 0.25, 0.125, 0.125])
         array([[0.25 , 0.125]])
@@ -30,38 +34,34 @@ class Picture:
         row = np.asarray(values)
         if row.ndim != 1 or len(row) <= max(self.places):
             raise InputError(
-                f"values of shape {row.shape}: expected one row over all inputs, more than {max(self.places)} of them"
+                f"values have shape {row.shape}: expected one row over all inputs, with more than "
+                f"{max(self.places)} values"
             )
         laid: FloatArray = row[list(self.places)].reshape(self.rows, self.columns)
         return laid
 
+    def name(self, number: int) -> str:
+        """Return the name of a place in words, given its number.
 
-def picture_of(config: Any, tensors: Mapping[str, Tensor], patch: tuple[int, int] | None) -> Picture | None:
-    """The one image that stands within a text; None where there is none, several, or nobody knows how it lies.
+        >>> Picture(2, 2, (0, 1, 2, 3)).name(2)
+        'image, row 2 column 1'
+        """
+        return f"image, row {number // self.columns + 1} column {number % self.columns + 1}"
 
-    Models put as many of one token into the text as the image has patches, or a fraction of them where they merge squares
-    of patches (2×2 in Qwen2-VL, 4×4 in SmolVLM).
-    """
-    ids = tensors.get("input_ids")
+
+def image_places(config: Any, ids: Sequence[int]) -> list[int]:
+    """Return the positions of the token that represents an image in a text, repeated once per place."""
     token = next((n for name in ("image_token_id", "image_token_index") if (n := getattr(config, name, None))), None)
-    size = _patches(tensors, patch)
-    if ids is None or token is None or size is None:
-        return None
-    places = [i for i, number in enumerate(ids[0].tolist()) if number == token]
-    rows, columns = size
-    for side in range(1, min(size) + 1):
-        if rows % side == 0 and columns % side == 0 and rows * columns == side * side * len(places):
-            return Picture(rows // side, columns // side, tuple(places))
-    return None
+    return [] if token is None else [i for i, number in enumerate(ids) if number == token]
 
 
-def _patches(tensors: Mapping[str, Tensor], patch: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Rows and columns of the patches of the only image."""
-    sizes = tensors.get("image_grid_thw")
-    if sizes is not None:  # [image, (frames, rows, columns)], pixels already cut into patches
-        frames, rows, columns = (int(n) for n in sizes[0].tolist())
-        return (rows, columns) if len(sizes) == 1 and frames == 1 else None
-    pixels = tensors.get("pixel_values")
-    if pixels is None or patch is None or pixels.dim() not in (4, 5) or int(np.prod(pixels.shape[:-3])) != 1:
+def picture_of(wiring: Wiring | None, places: Sequence[int]) -> Picture | None:
+    """Return the image at these positions, if each represents one patch or a square of patches.
+
+    Models merge 2×2 patches (Qwen2-VL) or 4×4 (SmolVLM) into one position.
+    """
+    squares = None if wiring is None else wiring.squares(len(places))
+    if squares is None:
         return None
-    return int(pixels.shape[-2]) // patch[0], int(pixels.shape[-1]) // patch[1]
+    rows, columns = squares.shape
+    return Picture(rows, columns, tuple(places[number] for number in squares.ravel().tolist()))

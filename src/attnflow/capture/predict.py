@@ -1,7 +1,8 @@
-"""What the model answers, in words."""
+"""The model's answer, in words."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -18,16 +19,21 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 
+NOT_FINITE = (
+    "the model's attention or answer is not finite on this text: check its weights, or load it in another dtype"
+)
+
 DOUBLES = 1 << 25
-"""So many logits are turned into probabilities at a time, in double precision."""
+"""Logits that are turned into probabilities at a time, in double precision."""
 
 
 @dataclass(frozen=True, eq=False)
 class Likeliest:
     """The likeliest answers to the texts of a batch, as arrays on the model's device.
 
-    kind: of all of them, as in `Prediction`. numbers, chances: [text, answer], of classes or tokens, the likeliest first.
-    answered: [text], False for a text that the model answers nothing to; None where it answers all.
+    kind: that of all of them, as in `Prediction`.
+    numbers, chances: [text, answer], numbers and probabilities of classes or tokens, the likeliest first.
+    answered: [text], False for a text without an answer; None if all have one.
     """
 
     kind: str
@@ -37,7 +43,7 @@ class Likeliest:
 
 
 def prediction(model: Runner, out: Any, encoded: Encoded, number: int, lengths: list[int]) -> Prediction | None:
-    """The likeliest classes, or the likeliest next or masked tokens; None for a model without a head."""
+    """Return the likeliest classes, or the likeliest next or masked tokens; None for a model without a head."""
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor) or logits.shape[-1] < 1:
         return None
@@ -53,6 +59,8 @@ def prediction(model: Runner, out: Any, encoded: Encoded, number: int, lengths: 
             return None
         best = answers
     numbers, chances = best.numbers[0].tolist(), best.chances[0].tolist()
+    if any(math.isnan(chance) for chance in chances):
+        raise InputError(NOT_FINITE)
     return Prediction(
         best.kind, tuple((answer_name(model, best.kind, i), p) for i, p in zip(numbers, chances, strict=True))
     )
@@ -61,9 +69,9 @@ def prediction(model: Runner, out: Any, encoded: Encoded, number: int, lengths: 
 def likeliest(
     model: Runner, logits: Tensor, ids: Tensor, lengths: Sequence[int], together: Sequence[int]
 ) -> Likeliest | None:
-    """The likeliest answers to texts ids [text, position] of these lengths; None where the model answers nothing.
+    """Return the likeliest answers to texts ids [text, position] of these lengths; None if the model gives no answer.
 
-    together: the lengths of all texts of the batch, which tell where logits were computed for last positions alone.
+    together: the lengths of all texts of the batch, which show whether logits were computed for last positions only.
     """
     if logits.shape[-1] < 1:
         return None
@@ -81,7 +89,7 @@ def likeliest(
 
 
 def best_of(model: Runner, kind: str, logits: Tensor) -> Likeliest:
-    """The likeliest answers by logits [text, class or token] at the position of each text that answers."""
+    """Return the likeliest answers from the logits [text, class or token] at the answering position of each text."""
     if kind == "score":
         return Likeliest(kind, torch.zeros_like(logits, dtype=torch.int64), logits.double())
     apart = kind == "class" and getattr(model.config, "problem_type", None) == "multi_label_classification"
@@ -91,7 +99,7 @@ def best_of(model: Runner, kind: str, logits: Tensor) -> Likeliest:
 def _places(
     model: Runner, logits: Tensor, ids: Tensor, ends: Tensor
 ) -> tuple[str | None, Tensor | None, Tensor | None]:
-    """What all texts answer, the position of each that does (`answered`), and whether it does; no kind where none does."""
+    """Return the kind of answer, the answering position of each text, and whether it answers; no kind if none does."""
     try:
         kind, place = answered(model, logits[:1], ids[0, : int(ends[0]) + 1])
     except InputError:
@@ -101,22 +109,23 @@ def _places(
             or not _answers_words(model, logits)
         ):
             return None, None, None
-        kind, place = "masked token", 0  # the first text has no mask, and others may
+        kind, place = "masked token", 0  # the first text has no mask, but others may
     masks = masked_positions(model, ids)
     places = None if place is None else places_of(model, kind, masks, ends + 1)
     return kind, places, masks.any(1) if kind == "masked token" else None
 
 
 def masked_positions(model: Runner, ids: Tensor) -> Tensor:
-    """[text, position]: where a token is the mask of a masked language model."""
+    """Return where a token is the mask of a masked language model: [text, position]."""
     mask = getattr(model.tokenizer, "mask_token_id", None)
     return torch.zeros_like(ids, dtype=torch.bool) if mask is None else ids == mask
 
 
 def places_of(model: Runner, kind: str, masks: Tensor, lengths: Tensor) -> Tensor:
-    """The position of each text that answers, [text], where one of them does; `answered` says it of one text.
+    """Return the answering position of each text, [text], as `answered` does for one text.
 
-    masks: `masked_positions`. lengths: [text], because positions count from the end of a text, not of its padding.
+    masks: from `masked_positions`.
+    lengths: [text], because positions count from the end of a text, not of its padding.
     """
     if kind == "masked token":
         return masks.int().argmax(1)
@@ -125,15 +134,14 @@ def places_of(model: Runner, kind: str, masks: Tensor, lengths: Tensor) -> Tenso
 
 
 def answer_name(model: Runner, kind: str, number: int) -> str:
-    """How an answer is called: a class by its label, a token by its text."""
+    """Return the name of an answer: a class by its label, a token by its text."""
     if kind in ("class", "score"):
-        names = getattr(model.config, "id2label", None) or {}
-        return str(names.get(number, "score" if kind == "score" else number))
+        return model.class_names.get(number, "score" if kind == "score" else str(number))
     return piece(model, number)
 
 
 def answered(model: Runner, logits: Tensor, ids: Tensor) -> tuple[str, int | None]:
-    """What the logits ``[1, …]`` of one text answer, and the position that does; None for the position of a whole text.
+    """Return the kind of answer of one text's logits ``[1, …]``, and the answering position, None for the whole text.
 
     A model whose configuration has ``prediction_position`` classifies the text at that position.
     """
@@ -144,8 +152,8 @@ def answered(model: Runner, logits: Tensor, ids: Tensor) -> tuple[str, int | Non
         return "class", position % logits.shape[1]
     if not _answers_words(model, logits):
         raise InputError(
-            f"{model!r} gives an answer of shape {tuple(logits.shape)}: expected the classes of a text, or words of its "
-            "tokenizer's vocabulary"
+            f"{model!r} returns an answer of shape {tuple(logits.shape)}: expected classes of the text, or tokens from "
+            "the tokenizer's vocabulary"
         )
     mask = getattr(model.tokenizer, "mask_token_id", None)
     if mask is None or writes_next(model):
@@ -154,7 +162,8 @@ def answered(model: Runner, logits: Tensor, ids: Tensor) -> tuple[str, int | Non
     if not places:
         mark = getattr(model.tokenizer, "mask_token", "mask")
         raise TextError.of(
-            "answer", f"the text has no {mark}, so the masked language model answers nothing: put one into it"
+            "answer",
+            f"the text has no {mark}, so the masked language model has nothing to predict: put one into the text",
         )
     return "masked token", int(places[0])
 
@@ -164,21 +173,24 @@ def piece(model: Runner, i: int) -> str:
 
 
 def writes_next(model: Runner) -> bool:
-    """Whether the class of the model predicts the next token: without a tokenizer nothing else says so."""
+    """Return whether the class of the model predicts the next token, which nothing else shows without a tokenizer."""
     from transformers.models.auto import modeling_auto as auto
 
-    name = type(model.model).__name__
+    classes = {cls.__name__ for cls in type(model.model).__mro__}  # FSDP puts its own class before the model's
     known = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
-    return any(name in names.values() for names in known)
+    return any(not classes.isdisjoint(names.values()) for names in known)
 
 
 def _answers_words(model: Runner, logits: Tensor) -> bool:
-    """Whether logits ``[text, position, word]`` are over the words of the model's vocabulary."""
+    """Return whether logits ``[text, position, word]`` are over the model's vocabulary."""
     return logits.dim() == 3 and logits.shape[-1] == model.vocabulary() and bool(model.tokenizer or writes_next(model))
 
 
 def _likeliest(kind: str, logits: Tensor, apart: bool = False) -> Likeliest:
-    """apart: each label by itself, instead of one of all."""
+    """Return the likeliest answers.
+
+    apart: treat each label separately instead of choosing one.
+    """
     count = min(SHOWN, logits.shape[-1])
     best = [
         (torch.sigmoid(some.double()) if apart else torch.softmax(some.double(), -1)).topk(count)

@@ -1,16 +1,20 @@
-"""A prompt as a model reads it: its tokens with the text of each, its messages and documents, and its units."""
+"""A prompt as a model reads it: its tokens with their text, its messages and documents, and its units."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, pairwise
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from attnflow.capture import chat, control, inputs
 from attnflow.capture.chat import Content
 from attnflow.capture.control import Tokens
 from attnflow.capture.decoded import aligned, decoded
+from attnflow.capture.encode import check_vocabulary
+from attnflow.capture.picture import Picture
 from attnflow.capture.runner import Runner
 from attnflow.errors import InputError, TextError
 from attnflow.texts import units
@@ -20,12 +24,12 @@ from attnflow.texts.units import UNITS as UNITS
 from attnflow.texts.units import Range
 
 HEADING = "Document: {}\n"
-"""What stands above each document; two newlines stand below it."""
+"""The line above each document; two newlines follow the document."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A message or a document, by characters of the prompt's text. Of a message, what it says, without its marks."""
+    """A message or a document, as a range of characters of the prompt's text. A message excludes its markup."""
 
     name: str
     start: int
@@ -45,9 +49,15 @@ class Units:
 class Prompt:
     """What a model reads before it answers.
 
-    text: all of it, with what the chat template wrote. offsets: the characters of each token; an empty range where a
-    token has none of its own. tokens, special, word_ids, word_texts: labels, as of any input. messages, documents: by
-    characters of the text. template: tokens that the chat template wrote.
+    text: the whole text, including the chat template.
+    offsets: the characters of each token; an empty range if a token has none.
+    tokens, special, word_ids, word_texts: labels, as for any input.
+    messages, documents: as ranges of characters of the text.
+    template: which tokens come from the chat template.
+    tensors: the model's inputs other than the tokens, for an image.
+    image: the positions that represent it.
+    picture: their layout, if known.
+    photo: the image as it was given.
     """
 
     ids: tuple[int, ...]
@@ -60,15 +70,20 @@ class Prompt:
     messages: tuple[Part, ...] = ()
     documents: tuple[Part, ...] = ()
     template: tuple[bool, ...] = ()
+    tensors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    image: tuple[int, ...] = ()
+    picture: Picture | None = None
+    photo: Any = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def units(self, unit: str) -> Units:
-        """The units of this kind, each with its tokens.
+        """Return the units of this kind, each with its tokens.
 
-        "token": every token. Others leave out special tokens and what the chat template wrote. "word", "sentence" and
-        "paragraph" cross no border of a message or document. "message" and "document" are named, not quoted.
+        "token" means every token. Other units leave out special tokens and the chat template. "word", "sentence" and
+        "paragraph" do not cross the border of a message or document. "message" and "document" are named, not quoted. An
+        image is a separate unit, before the others; among words, each of its places is one.
         """
         if not isinstance(unit, str) or unit not in UNITS:
             raise InputError(f"unit is {unit!r:.60}: expected one of {', '.join(UNITS)}")
@@ -76,6 +91,11 @@ class Prompt:
             return Units(self.tokens, tuple((i,) for i in range(len(self))), self.offsets)
         if unit == "word":
             return self._words()
+        if self.image and unit != "document":
+            marks = tuple(mark or i in self.image for i, mark in enumerate(self.special))
+            others = replace(self, special=marks, image=()).units(unit)
+            at = self.offsets[self.image[0]][0]
+            return Units(("image", *others.texts), (self.image, *others.groups), ((at, at), *others.ranges))
         if unit in ("message", "document"):
             parts = self.messages if unit == "message" else self.documents
             if not parts:
@@ -105,7 +125,7 @@ class Prompt:
                 places.append(following)
                 continue
             start, end = self._written(i)
-            following = (start, end) if end > start else following  # a mark of a word's beginning goes with the word
+            following = (start, end) if end > start else following  # a mark of a word's beginning belongs to the word
             places.append(following)
         groups = units.assign(places[::-1], ranges)
         keep = [k for k, group in enumerate(groups) if group]
@@ -114,13 +134,13 @@ class Prompt:
         )
 
     def _written(self, token: int) -> Range:
-        """A token's characters without the white space in front: " A" begins a sentence, and its space ends the last."""
+        """Return a token's characters without leading white space, which belongs to the sentence before."""
         start, end = self.offsets[token]
         lead = end - start - len(self.text[start:end].lstrip())
         return (start + lead, end) if start + lead < end else (start, end)
 
     def _regions(self) -> list[Range]:
-        """What messages and documents divide the text into: no sentence goes from one into another."""
+        """Return the regions of the text between borders of messages and documents, which no sentence crosses."""
         whole = [(part.start, part.end) for part in self.messages] or [(0, len(self.text))]
         regions: list[Range] = []
         for start, end in whole:
@@ -131,7 +151,7 @@ class Prompt:
 
 
 class AnswerLabels(NamedTuple):
-    """What a reader sees of an answer's tokens: each as it is shown, its characters of the text, and the text."""
+    """How an answer's tokens are shown: each token's label, its characters of the text, and the text."""
 
     tokens: tuple[str, ...]
     offsets: tuple[Range, ...]
@@ -141,7 +161,7 @@ class AnswerLabels(NamedTuple):
     word_texts: tuple[str, ...]
 
     def quoted(self, tokens: Sequence[int]) -> str:
-        """The text of these tokens."""
+        """Return the text of these tokens."""
         offsets = [self.offsets[i] for i in tokens]
         return self.text[min(a for a, _ in offsets) : max(b for _, b in offsets)].strip() or self.tokens[tokens[0]]
 
@@ -154,16 +174,15 @@ def read_prompt(
     system: str | None = None,
     interpret_special: bool = False,
 ) -> Prompt:
-    """A text or a list of messages as the model reads it.
+    """Read a text or a list of messages as the model does.
 
     prompt: a text, which goes to the tokenizer as it is; or messages, such as [{"role": "user", "content": "…"}], which
-        go through the tokenizer's chat template, up to where the answer begins.
-    documents: texts by name. They stand in front of a text prompt, or of the last message by the user, each as
-        "Document: name", its text on the lines below, and a blank line.
-    system: a message by the system in front of the others. A text prompt becomes a message by the user, then, which
-        takes a chat template.
-    interpret_special: let special tokens that are written out in texts ("<|im_start|>", "</s>") act as such. They are
-        plain text otherwise.
+        go through the tokenizer's chat template, up to the start of the answer.
+    documents: texts by name. They come before a text prompt, or before the last user message, each as "Document: name",
+        its text on the lines below, and a blank line.
+    system: a system message before the others. A text prompt then becomes a user message, which needs a chat template.
+    interpret_special: let special tokens that are written literally in texts ("<|im_start|>", "</s>") act as special
+        tokens. Otherwise they are plain text.
     """
     if model.tokenizer is None:
         raise InputError(
@@ -174,7 +193,8 @@ def read_prompt(
             raise TextError.of("empty", f"the prompt {prompt!r:.60} is empty: expected at least one word")
         if system is not None and not chat.has_template(model.tokenizer):
             raise InputError(
-                "system needs a chat template, and the tokenizer of this model has none: write what it says into the prompt"
+                "system needs a chat template, and the tokenizer of this model has none: put its content into the "
+                "prompt"
             )
     elif isinstance(prompt, Mapping | bytes | bytearray) or not isinstance(prompt, Sequence):
         raise InputError(
@@ -189,17 +209,18 @@ def read_prompt(
         listed = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         result = _chat(model, chat.checked_messages(listed, system), heads, interpret_special)
     _check_length(result, model.limit())
+    check_vocabulary(model, result.ids)
     return result
 
 
 def plain_ids(model: Runner, text: str) -> list[int]:
-    """The tokens that spell a text, such as an answer: nothing is added, and no special token in it acts as such."""
+    """Return the tokens that spell a text, such as an answer, without additions; special tokens are plain text."""
     _check_usable(model, text)
     return _tokens(model.tokenizer, text, [(0, len(text))], add_special=False).ids
 
 
 def with_answer(prompt: Prompt, answer_ids: Sequence[int], model: Runner) -> AnswerLabels:
-    """Labels of tokens that follow the prompt. Special tokens among them have no part in the text."""
+    """Return labels of tokens that follow the prompt. Special tokens among them are not part of the text."""
     ids = [int(i) for i in answer_ids]
     tokenizer: Any = model.tokenizer
     text, offsets = decoded(tokenizer, ids, prompt.ids)
@@ -214,10 +235,10 @@ def _checked_documents(documents: Mapping[str, str] | None) -> dict[str, str]:
     if documents is None:
         return {}
     if not isinstance(documents, Mapping):
-        raise InputError(f"documents is {inputs.kind(documents)}: expected a dict of texts by name")
+        raise InputError(f"documents is {inputs.kind(documents)}: expected a dict from names to texts")
     for name, content in documents.items():
         if not isinstance(name, str) or not name.strip() or "\n" in name:
-            raise InputError(f"a document has the name {name!r:.60}: expected a text of one line")
+            raise InputError(f"a document has the name {name!r:.60}: expected a single line of text")
         if not isinstance(content, str):
             raise InputError(f"the document {name!r} is {inputs.kind(content)}: expected a text")
         if not content.strip():
@@ -226,7 +247,7 @@ def _checked_documents(documents: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _with_documents(text: str, documents: Mapping[str, str]) -> tuple[str, list[Part]]:
-    """The text behind the documents, and where those stand."""
+    """Put the documents before the text, and return where they are."""
     whole, parts = "", []
     for name, content in documents.items():
         whole += HEADING.format(name)
@@ -251,7 +272,7 @@ def _chat(model: Runner, messages: list[chat.Message], documents: Mapping[str, s
     parts: list[Part] = []
     if documents:
         if last < 0:
-            raise InputError("documents stand in front of a message by the user, and there is none: add one")
+            raise InputError("documents are inserted into a user message, and there is none: add one")
         content, parts = _with_documents(messages[last]["content"], documents)
         messages = [*messages[:last], {"role": "user", "content": content}, *messages[last + 1 :]]
     text, contents = chat.render(tokenizer, messages)
@@ -271,7 +292,7 @@ def _check_usable(model: Runner, text: str) -> None:
 
 
 def _tokens(tokenizer: Any, text: str, plain: Sequence[Range], add_special: bool) -> Tokens:
-    """The text in tokens, none of which is a control token within the plain ranges."""
+    """Tokenize the text such that plain ranges contain no control token."""
     tokens = _tokenized(tokenizer, text, add_special)
     signs = control.acting(tokenizer, text, tokens.ids, tokens.offsets)
     if any(sign and inside for sign, inside in zip(signs, _within(tokens.offsets, plain), strict=True)):
@@ -287,7 +308,7 @@ def _tokenized(tokenizer: Any, text: str, add_special: bool, **options: Any) -> 
         tokenized = inputs.tokenize(tokenizer, [(text,)], False, add_special_tokens=add_special, **options)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as e:  # what Rust throws is no Exception
+    except BaseException as e:  # errors from Rust are not an Exception
         raise inputs.refusal(e) from None
     ids = [int(i) for i in tokenized["input_ids"][0]]
     added = [add_special and bool(mark) for mark in tokenized["special_tokens_mask"][0]]
@@ -304,14 +325,19 @@ def _own(tokenizer: Any, text: str, ids: list[int], offsets: Sequence[Any], adde
 
 
 def _special(tokenizer: Any, text: str, ids: list[int], offsets: list[Range]) -> list[bool]:
-    """Which tokens are special ones that stand in the text."""
+    """Return which tokens are special tokens in the text."""
     special = control.special_ids(tokenizer)
     signs = control.acting(tokenizer, text, ids, offsets)
     return [sign and i in special for i, sign in zip(ids, signs, strict=True)]
 
 
+def outside_of(offsets: Sequence[Range], ranges: Sequence[Range]) -> list[bool]:
+    """Return whether each token has no character in any of these ranges."""
+    return [not inside for inside in _within(offsets, ranges)]
+
+
 def _within(offsets: Sequence[Range], ranges: Sequence[Range]) -> list[bool]:
-    """Whether each token holds a character of a range; one without characters goes with the next."""
+    """Return whether each token has a character in a range; a token without characters belongs to the next one."""
     inside: list[bool] = []
     following = False
     for start, end in reversed(offsets):
@@ -346,14 +372,14 @@ def _labelled(
 
 
 def _message_parts(messages: Sequence[chat.Message], contents: Sequence[Content]) -> tuple[Part, ...]:
-    """Named by role, with a number where a role has several."""
+    """Name messages by role, with a number if a role has several."""
     roles = [message["role"] for message in messages]
     names = [role if roles.count(role) == 1 else f"{role} {roles[: i + 1].count(role)}" for i, role in enumerate(roles)]
     return tuple(Part(names[content.message], content.start, content.end) for content in contents)
 
 
 def _moved(contents: Sequence[Content], parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Parts of a message as parts of the rendered text."""
+    """Convert parts of a message to parts of the rendered text."""
     moved = []
     for part in parts:
         for content in contents:
@@ -362,8 +388,8 @@ def _moved(contents: Sequence[Content], parts: Sequence[Part]) -> tuple[Part, ..
                 moved.append(Part(part.name, start, start + part.end - part.start))
     if len(moved) < len(parts):
         raise InputError(
-            "the chat template of this tokenizer changes documents, so that their places cannot be known: give the prompt "
-            "as one text"
+            "the chat template of this tokenizer changes documents, so their positions cannot be found: give the "
+            "prompt as one text"
         )
     return tuple(moved)
 
@@ -379,24 +405,24 @@ def _check_length(prompt: Prompt, limit: int | None) -> None:
     rest = size - sum(map(len, documents.groups))
     raise TextError.of(
         "too long",
-        f"the prompt has {size} tokens and the model takes {limit}: {', '.join(sizes)} and the rest {rest}; shorten "
-        "documents, or leave some out",
+        f"the prompt has {size} tokens and the model takes {limit}: {', '.join(sizes)} and the rest has {rest}; "
+        "shorten documents, or leave some out",
     )
 
 
 def prompt_of_ids(model: Runner, ids: Sequence[int]) -> Prompt:
-    """A prompt of somebody else's tokens, labelled by what they decode to; without a tokenizer, by their numbers."""
+    """Return a prompt made from given tokens, labelled by their decoding, or by their numbers without a tokenizer."""
     numbers = [int(i) for i in ids]
     if not numbers:
         raise TextError.of("empty", "the prompt has no tokens: expected at least one")
     if max(numbers) >= model.vocabulary() or min(numbers) < 0:
         raise InputError(
-            f"the prompt has the token {max(numbers)}: expected numbers from 0 to {model.vocabulary() - 1}"
+            f"the prompt contains the token {max(numbers)}: expected numbers from 0 to {model.vocabulary() - 1}"
         )
     size = len(numbers)
     if model.tokenizer is None:
         names = tuple(map(str, numbers))
-        ends = accumulate(map(len, names), lambda end, length: end + 1 + length)  # a space stands between two
+        ends = accumulate(map(len, names), lambda end, length: end + 1 + length)  # with a space between two names
         offsets = tuple((end - len(name), end) for end, name in zip(ends, names, strict=True))
         words = tuple(range(size))
         return Prompt(

@@ -1,7 +1,7 @@
-"""Room in memory for what layers computed, so that a way back through them need not run them again.
+"""Memory for the graphs of layers, so that a backward pass need not run them again.
 
-A GPU tells what is free before the first layer and what is allocated before and after each; other devices do not tell, and
-there a number of layers says it.
+A GPU reports what is free before the first layer, and what is allocated before and after each. Other devices do not, so
+a fixed number of layers is the limit there.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from itertools import count
 import torch
 
 KEPT_SHARE = 0.25
-"""How much of a GPU's free memory the layers of one pass may take."""
+"""The share of a GPU's free memory that the layers of one pass may take."""
 
 LEFT_SHARE = 0.5
-"""How much of a GPU's whole memory stays free of them, however many passes somebody keeps."""
+"""The share of a GPU's total memory that stays free of them, however many passes are kept."""
 
 KEPT_LAYERS = 0
-"""How many layers are kept on devices that do not tell what is allocated."""
+"""How many layers are kept on devices that do not report what is allocated."""
 
 
 @dataclass(eq=False)
 class Room:
-    """Layers are kept, one after the other, while one more as large as the largest so far would fit.
+    """Keeps layers, one after the other, while one more as large as the largest so far would fit.
 
-    limit: in bytes. allocated: how many bytes are in use. spent: by the layers that are kept.
+    limit: in bytes.
+    allocated: returns the number of bytes in use.
+    spent: bytes of the kept layers.
     """
 
     limit: int
@@ -36,14 +38,14 @@ class Room:
     before: int = 0
 
     def enter(self) -> bool:
-        """Whether the layer that is about to run may be kept; the first tells what a layer takes."""
+        """Return whether the layer that is about to run may be kept. The first one shows the size of a layer."""
         if self.limit <= 0 or self.spent + self.largest > self.limit:
             return False
         self.before = self.allocated()
         return True
 
     def leave(self) -> bool:
-        """Whether the layer that has run stays; one that turns out too large goes."""
+        """Return whether the layer that has run stays; one that turns out too large is dropped."""
         size = self.allocated() - self.before
         self.largest = max(self.largest, size)
         if self.spent + size > self.limit:
@@ -53,9 +55,9 @@ class Room:
 
 
 def room_on(device: torch.device) -> Room:
-    """The room on a device as it is now."""
+    """Return the room on a device as it is now."""
     if device.type != "cuda":
-        return Room(KEPT_LAYERS, count().__next__)  # each look counts one, so that a layer takes one
+        return Room(KEPT_LAYERS, count().__next__)  # each call counts one, so a layer takes one
     free, total = torch.cuda.mem_get_info(device)
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     limit = min(KEPT_SHARE * free, free - LEFT_SHARE * total)

@@ -1,4 +1,4 @@
-"""The ways to see a model's attention. Each runs the model once and fills a collector."""
+"""Routes to a model's attention. Each runs the model once and fills a collector."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from attnflow.errors import InputError, ModelError
 INTERFACE = "attention interface"
 EAGER = "eager attention"
 FUSED = "fused attention"
-"""How attention was captured, as results record it: through transformers' attention interface; from what the model returns
-under eager attention; by watching PyTorch's fused attention functions."""
+"""How attention was captured, as results record it: through transformers' attention interface; from what the model
+returns under eager attention; or by intercepting PyTorch's fused attention functions."""
 
 Run = Callable[[], Any]
 OutputT = TypeVar("OutputT")
 
 
 def forward_options(route: str) -> dict[str, Any]:
-    """Arguments of the model's forward that this route needs."""
+    """Return the arguments of the model's forward that this route needs."""
     return {"output_attentions": True} if route == EAGER else {}
 
 
 @contextmanager
 def running() -> Iterator[None]:
-    """A model that fails on its input says so in its own words; the error adds whose words they are."""
+    """Turn errors of the model on its input into a `ModelError` with the original message."""
     try:
         yield
     except InputError:
         raise
     except Exception as e:
         message = f"{type(e).__name__}: {str(e).splitlines()[0]}" if str(e) else type(e).__name__
-        # what PyTorch raises on a CPU without memory has no class of its own
+        # PyTorch has no separate class for running out of CPU memory
         out_of_memory = isinstance(e, MemoryError | torch.OutOfMemoryError) or "memory" in message
         hint = '; memory="linear", or fewer texts at a time, take less memory' if out_of_memory else ""
-        raise ModelError(f"the model does not run on this input ({message}){hint}") from e
+        raise ModelError(f"the model fails on this input ({message}){hint}") from e
 
 
 def is_pretrained(model: Any) -> bool:
-    """Whether it is a transformers model."""
+    """Return whether it is a transformers model."""
     return hasattr(model, "config") and hasattr(model, "set_attn_implementation")
 
 
 def routes_for(model: Any) -> list[str]:
-    """What can be tried, best first."""
+    """Return the routes to try, best first."""
     if not is_pretrained(model):
         return [FUSED]
-    if ranks_of(model) is not None:  # the others hand out the heads of one process as if they were all
+    if ranks_of(model) is not None:  # the other routes treat the heads of one process as if they were all
         return [INTERFACE]
     if model._can_set_attn_implementation():
         return [INTERFACE, EAGER] if model.config._attn_implementation == "eager" else [INTERFACE, FUSED]
@@ -70,27 +70,27 @@ def routes_for(model: Any) -> list[str]:
 
 
 def prepare(model: Any, route: str) -> None:
-    """Puts our function before the model's own attention implementation, where that is the route."""
+    """For the interface route, put our function in front of the model's own attention implementation."""
     original = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if route == INTERFACE and original is not None and not original.startswith(PREFIX):
         model.set_attn_implementation(register(original))
 
 
 def restore(model: Any) -> None:
-    """Takes it out again: a model that is refused stays as it was."""
+    """Restore the model's own attention implementation, so that a refused model stays as it was."""
     name = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if name is not None and name.startswith(PREFIX):
-        with suppress(ValueError):  # a part of the model that never let us in
+        with suppress(ValueError):  # a part of the model that does not allow the change
             model.set_attn_implementation(name.removeprefix(PREFIX))
 
 
 def capture(
     model: Any, route: str, run: Callable[[], OutputT], collector: Collector, reducers: Mapping[str, int] | None = None
 ) -> OutputT:
-    """Runs the model with the collector listening; returns its output."""
+    """Run the model with the collector listening; return its output."""
     if route == INTERFACE:
         if collector.reduce != "mean":
-            check_alone(model, f"heads={collector.reduce!r} needs every head in one place")
+            check_alone(model, f"heads={collector.reduce!r} needs all heads in one process")
         collector.paths = {id(m): path for path, m in model.named_modules()} if collector.names else {}
         with collecting(collector):
             out = run()
@@ -109,9 +109,9 @@ def capture(
 
 
 def bring_together(calls: Sequence[Call]) -> None:
-    """Puts what all layers left where that of the first is: layers may lie on several devices.
+    """Move the results of all layers to the device of the first: layers may be on several devices.
 
-    What gradients have to reach stays, because a copy is another tensor.
+    Tensors that gradients must reach are not moved, because a copy is another tensor.
     """
     first = next((x.device for call in calls for x in (call.mean, call.lengths) if x is not None), None)
     for call in calls if first is not None else ():
@@ -121,9 +121,10 @@ def bring_together(calls: Sequence[Call]) -> None:
 
 
 def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mapping[str, int]) -> Any:
-    """Under eager attention the model returns the weights; ``reducers`` says which module makes them at which place of its
-    output, so that heads are reduced as soon as a layer is done."""
-    reduced: dict[int, tuple[Tensor, int]] = {}  # the reduced tensors by id, held so that no other can get it
+    """Capture the weights that the model returns under eager attention. ``reducers`` says which module makes them at
+    which place of its output, so that heads are reduced as soon as a layer is done."""
+    # the reduced tensors by id, kept alive so that no other tensor can get the same id
+    reduced: dict[int, tuple[Tensor, int]] = {}
 
     def reducing(place: int) -> Callable[[Any, Any, Any], Any]:
         def hook(module: Any, args: Any, out: Any) -> Any:
@@ -142,7 +143,7 @@ def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mappi
             out = run()
     if not hasattr(out, "get"):
         raise ModelError(
-            "it returns a tuple, in which attentions have no name: set return_dict=True in its configuration"
+            "the model returns a tuple, in which attentions have no name: set return_dict=True in its configuration"
         )
     for name, cross in (
         ("attentions", False),
@@ -154,7 +155,9 @@ def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mappi
             part = name.removesuffix("s").removesuffix("attention").strip("_").replace("cross", "decoder")
             path = f"{part}.{number}.{'cross_attention' if cross else 'attention'}".lstrip(".")
             if not isinstance(weights, Tensor) or weights.dim() != 4:
-                raise ModelError(f"attention {number} that the model returns is not [batch, head, query, key]")
+                raise ModelError(
+                    f"attention {number} that the model returns does not have the shape [batch, head, query, key]"
+                )
             if id(weights) in reduced:
                 collector.calls.append(Call(path, cross, reduced[id(weights)][1], False, weights[:, 0]))
             else:
@@ -165,9 +168,9 @@ def _with_attentions(model: Any, run: Run, collector: Collector, reducers: Mappi
 
 
 def find_reducers(model: Any, run: Run) -> dict[str, int]:
-    """Which module first makes each tensor of the returned attentions, and at which place of its output."""
+    """Find the module that first makes each tensor of the returned attentions, and its place in the module's output."""
     origins: dict[int, tuple[str, int]] = {}
-    alive: list[Any] = []  # ids are only good while the tensors live
+    alive: list[Any] = []  # ids are valid only while the tensors live
 
     def watching(path: str) -> Callable[[Any, Any, Any], None]:
         def hook(module: Any, args: Any, out: Any) -> None:

@@ -1,9 +1,10 @@
-"""A model and its processor as one thing that runs: the one forward pass that traces, edges, long inputs and jobs share."""
+"""A model with its processor, and the single forward pass that traces, edges, long inputs and jobs share."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,17 @@ from torch import Tensor
 from attnflow.capture import encode, hub, inputs, routes, verify
 from attnflow.capture.assemble import assemble
 from attnflow.capture.check import Checked
-from attnflow.capture.collect import Call, Collector
+from attnflow.capture.collect import Call, Collector, further_keys
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.passes import Pass, Prediction
+from attnflow.capture.pooling import Pooling
 from attnflow.capture.predict import prediction
+from attnflow.capture.quantised import check_gradients
 from attnflow.capture.ranks import ranks_of
+from attnflow.capture.rotary import Stretching
 from attnflow.capture.shares import Form, forms_of, measuring
+from attnflow.capture.wiring import Wiring
+from attnflow.capture.wrappers import adapters_of, check_weights_stay, eagerly, is_compiled, unwrapped
 from attnflow.errors import InputError, ModelError
 from attnflow.version import __version__
 
@@ -26,21 +32,24 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 ModelOutput = Any
-"""Whatever a model's forward returns: a mapping in transformers, tensors in plain PyTorch."""
+"""The output of a model's forward: a mapping in transformers, tensors in plain PyTorch."""
 
 WHOLE_BYTES = 8 << 20
-"""Up to this size all heads of a layer are computed at once by the model's own code; above it, in blocks where possible."""
+"""Up to this size of a layer, the model's own code computes all heads at once; above it, blocks are used if
+possible."""
 
 
 CAPTURED = {"operands": ", queries and keys only", "layers": ", layer by layer"}
-"""What results say of passes that kept no weights, by the collector's mode."""
+"""How results describe passes that kept no weights, by the collector's mode."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """One forward pass of inputs that ran together.
 
-    lengths: tokens of each input. mode: how the weights were computed. calls: the attention calls, of the whole batch.
+    lengths: the number of tokens of each input.
+    mode: how the weights were computed.
+    calls: the attention calls of the whole batch.
     """
 
     runner: Runner
@@ -56,11 +65,11 @@ class Batch:
         return prediction(self.runner, self.out, self.encoded[number], number, self.lengths)
 
     def provenance(self, missing: str = "keep") -> dict[str, Any]:
-        """Where the weights come from, for any input of the batch."""
+        """Return where the weights come from, for any input of the batch."""
         return self.runner.provenance(self.checked, self.mode, self.reduce, missing)
 
     def passed(self, number: int, missing: str = "keep", provenance: Mapping[str, Any] | None = None) -> Pass:
-        """What the pass left of one input."""
+        """Return the results of the pass for one input."""
         encoded = self.encoded[number]
         if provenance is None:
             unknown = inputs.unknown(self.runner.tokenizer, encoded)
@@ -72,16 +81,30 @@ class Batch:
 class Runner:
     """A model in evaluation mode, with its tokenizer or processor. Several threads may run it at a time.
 
-    checked: what the self-check found, by the kind of input. checked_linear: kinds checked without matrices too.
-    reads_cache: whether the model gives the same on a key-value cache; reads_in_place: whether a frozen pass may take it
-    where it lies; None before anybody wanted to know. cache_forms: what the layers of its own cache are like.
+    given: the model as it was given, with its wrappers.
+    stretching: rotary positions that depend on a text's length.
+    checked: results of the self-check, by the kind of input.
+    checked_linear: kinds that were also checked without matrices.
+    reads_cache: whether the model gives the same with a key-value cache; None if not tested yet.
+    reads_in_place: whether a frozen pass may read the cache in place; None if not tested yet.
+    cache_forms: the form of the layers of its own cache.
+    wirings: how images feed positions of texts, by their sizes.
+    pooling: how a sentence-embedding model makes one vector from a text.
     """
 
     def __init__(
-        self, model: torch.nn.Module, processor: Any = None, name: str | None = None, revision: str | None = None
+        self,
+        model: torch.nn.Module,
+        processor: Any = None,
+        name: str | None = None,
+        revision: str | None = None,
+        pooling: Pooling | None = None,
     ) -> None:
-        self.model = model.eval()
+        self.given = model
+        self.model = model = unwrapped(model)
+        self.stretching = Stretching(model)
         self.processor = processor
+        self.pooling = pooling
         self.tokenizer = getattr(processor, "tokenizer", None) or (
             processor if hasattr(processor, "convert_ids_to_tokens") else None
         )
@@ -93,6 +116,8 @@ class Runner:
         self.reads_cache: bool | None = None
         self.cache_forms: dict[tuple[torch.device, torch.dtype], tuple[str, ...]] = {}
         self.reads_in_place: bool | None = None
+        self.passes_gradients = False
+        self.wirings: dict[str, Wiring | None] = {}
         self._forms: dict[tuple[str, ...], tuple[Form, ...]] = {}
         self._arguments: tuple[Any, frozenset[str]] | None = None
 
@@ -100,13 +125,13 @@ class Runner:
         return f"{type(self).__name__}({self.name!r}, {type(self.model).__name__})"
 
     def unwrap(self) -> torch.nn.Module:
-        """The model as it was before: with its own attention implementation, for saving it whole or passing it on."""
+        """Return the model as it was given, with its own attention implementation, to save it or pass it on."""
         routes.restore(self.model)
-        return self.model
+        return self.given
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go and results come together; of weights that are offloaded, where they run."""
+        """The device of inputs and results; for offloaded weights, the device on which they run."""
         place = next((p.device for p in self.model.parameters()), torch.device("cpu"))
         if place.type != "meta":
             return place
@@ -119,13 +144,23 @@ class Runner:
 
     @property
     def text_config(self) -> PretrainedConfig | None:
-        """The part of the configuration that is about text, or all of it."""
+        """The text part of the configuration, or all of it."""
         return getattr(self.config, "text_config", None) or self.config
 
+    @property
+    def class_names(self) -> dict[int, str]:
+        """The names of the model's classes, as far as its configuration has them."""
+        return {int(i): str(name) for i, name in (getattr(self.config, "id2label", None) or {}).items()}
+
+    @property
+    def hears(self) -> bool:
+        """Whether the model takes audio."""
+        return hub.hears(self.model)
+
     def accepts(self, name: str) -> bool:
-        """Whether the model's forward has this argument."""
+        """Return whether the model's forward has this argument."""
         forward = getattr(self.model.forward, "__func__", self.model.forward)
-        if self._arguments is None or self._arguments[0] is not forward:  # reading a signature takes a while
+        if self._arguments is None or self._arguments[0] is not forward:  # reading a signature is slow
             self._arguments = forward, frozenset(inspect.signature(self.model.forward).parameters)
         return name in self._arguments[1]
 
@@ -139,23 +174,39 @@ class Runner:
         return 0
 
     def limit(self) -> int | None:
-        """How many tokens the model takes, or None where nothing says so."""
+        """Return how many tokens the model takes, or None if unknown."""
         return encode.limit(self)
 
     def check_evaluating(self) -> None:
-        if self.model.training:
+        if any(module.training for module in self.model.modules()):
+            path = next(path for path, module in self.model.named_modules() if module.training)
             raise InputError(
-                "the model is in training mode, where dropout changes what it computes: call model.eval() first"
+                f"{path or 'the model'} is in training mode, where dropout changes what it computes: call model.eval() "
+                "first"
             )
+
+    def check_default_device(self) -> None:
+        if torch.get_default_device().type == "meta":
+            raise InputError(
+                "torch.set_default_device('meta') is active, so new tensors have no values: call "
+                "torch.set_default_device(None) first"
+            )
+
+    def check_gradients(self) -> None:
+        """Check on first use that gradients pass through all layers."""
+        if not self.passes_gradients and ranks_of(self.model) is None:
+            check_gradients(self.model)
+            self.passes_gradients = True
 
     def encode(
         self, item: Any, target: str | None = None, truncate: bool = False, sampling_rate: int | None = None
     ) -> Encoded:
-        """One input as tensors and labels."""
+        """Encode one input into tensors and labels."""
+        self.check_default_device()
         return encode.encode(self, item, target, truncate, sampling_rate)
 
     def verify(self, encoded: Encoded) -> Checked:
-        """The self-check, on the first use of this kind of input; later calls return what it found."""
+        """Run the self-check on first use of this kind of input; later calls return its results."""
         return verify.verify(self, encoded)
 
     def run_batch(
@@ -171,12 +222,16 @@ class Runner:
         measure: bool = True,
         every_logit: bool = False,
     ) -> Batch:
-        """One forward pass of inputs that may run together, padded to the longest of them.
+        """Run one forward pass of inputs that may run together, padded to the longest.
 
-        reduce: how heads are reduced. keep: layers whose heads stay. whole_bytes: up to this size of a layer, all heads are
-        computed at once. collector: what listens instead of one that reduces heads. grad: keep the graph of autograd.
-        measure: see how long the values are and, where the form of the layers is known, how much of a state is its own.
-        every_logit: the logits of all positions, where a language model could do with the last.
+        reduce: how to reduce heads.
+        keep: layers whose heads are kept.
+        whole_bytes: the size of a layer up to which all heads are computed at once.
+        collector: replaces the one that reduces heads.
+        grad: keep the autograd graph.
+        measure: measure the norms of the values and, if the form of the layers is known, how much of a state is its
+            own.
+        every_logit: compute the logits of all positions, even if the last would do for a language model.
         """
         checked = self.verify(encoded[0]) if checked is None else checked
         tensors = (
@@ -205,7 +260,12 @@ class Runner:
         measure: bool = True,
         every_logit: bool = False,
     ) -> Batch:
-        """The same of a batch that is padded already, of texts of these lengths, which nobody has labelled."""
+        """Run one forward pass of a batch that is already padded, with texts of these lengths and no labels."""
+        if len(set(lengths)) > 1 and self.stretching.changes(lengths):
+            raise InputError(
+                f"texts of {max(lengths):,} tokens are longer than {self.stretching.length:,}, beyond which this "
+                "model's rotary positions depend on the length: run texts of one length together, or one at a time"
+            )
         if collector is None:
             layer_bytes = verify.layer_bytes(tensors, checked)
             mode = (
@@ -225,7 +285,7 @@ class Runner:
         return Batch(self, checked, (), out, collector.calls, lengths, collector.mode, reduce)
 
     def forms(self, checked: Checked) -> tuple[Form, ...]:
-        """The layers whose additions can be measured, which takes a while to find out."""
+        """Return the layers whose additions can be measured. Finding them is slow, so they are cached."""
         if checked.paths not in self._forms:
             self._forms[checked.paths] = forms_of(self.model, checked)
         return self._forms[checked.paths]
@@ -238,8 +298,11 @@ class Runner:
         last: Sequence[int] = (),
         grad: bool = False,
     ) -> ModelOutput:
-        """The model's output, while the collector listens. last: lengths, where only the last logits are needed."""
-        routes.prepare(self.model, checked.route)  # in case somebody has set another implementation since
+        """Return the model's output, with the collector listening.
+
+        last: lengths, if only the last logits are needed.
+        """
+        routes.prepare(self.model, checked.route)  # in case another implementation was set since
         options = {**routes.forward_options(checked.route), **self.last_logits(last)}
         with routes.running():
             out = routes.capture(
@@ -253,24 +316,35 @@ class Runner:
         return out
 
     def last_logits(self, lengths: Sequence[int]) -> dict[str, Any]:
-        """Arguments with which a language model computes no logits but the last ones of texts of these lengths."""
+        """Return arguments that make a language model compute only the last logits of texts of these lengths."""
         if not lengths or not self.accepts("logits_to_keep"):
             return {}
         return {"logits_to_keep": torch.tensor(sorted({n - 1 for n in lengths}), device=self.device)}
 
     def forward(self, tensors: Mapping[str, Tensor], *, grad: bool = False, **options: Any) -> ModelOutput:
-        """The model's own forward pass. Of a two-tower model, through the tower that takes these inputs."""
+        """Run the model's own forward pass; for a two-tower model, through the tower that takes these inputs."""
         self.check_evaluating()
+        if grad:
+            check_weights_stay(self.model)
+        if torch.is_autocast_enabled(self.device.type):
+            raise InputError(
+                "torch.autocast is active, so some parts of the model round their numbers and others do not: turn it "
+                "off, or convert the model to the precision that you want, for example with model.to(torch.bfloat16)"
+            )
         placed = self.placed(tensors)
         if self.accepts("use_cache"):
             options.setdefault("use_cache", False)
         function = self._tower(placed)
         if function is not self.model:
             options = {}
-        with torch.set_grad_enabled(grad):
+        with torch.set_grad_enabled(grad), self.eagerly(), self.stretching.fresh():
             if "input" in placed and self.config is None:
                 return function(placed.pop("input"), **placed)
             return function(**placed, **options)
+
+    def eagerly(self) -> AbstractContextManager[None]:
+        """Run compiled parts of the model uncompiled while active."""
+        return eagerly() if is_compiled(self.model) else nullcontext()
 
     def _tower(self, tensors: Mapping[str, Tensor]) -> Any:
         if "pixel_values" in tensors and "input_ids" not in tensors and hasattr(self.model, "get_image_features"):
@@ -280,26 +354,28 @@ class Runner:
         return self.model
 
     def placed(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors on the model's device, floating-point ones in its precision."""
+        """Return the tensors on the model's device, floating-point ones in its precision."""
         return {
             name: x.to(self.device, self.dtype) if x.is_floating_point() else x.to(self.device)
             for name, x in tensors.items()
         }
 
     def identity(self) -> dict[str, Any]:
-        """Which model this is, as every result records it."""
-        ranks = ranks_of(self.model)
+        """Return the identity of the model, as every result records it."""
+        ranks, adapters = ranks_of(self.model), adapters_of(self.model)
         return {
             "model": self.name,
             "revision": self.revision,
             "class": type(self.model).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": self.device.type,
+            **({} if self.pooling is None else {"pooling": self.pooling.name}),
             **({} if ranks is None else {"processes": ranks.count}),
+            **({"adapters": adapters} if adapters else {}),
         }
 
     def provenance(self, checked: Checked, mode: str, reduce: str | list[int], missing: str) -> dict[str, Any]:
-        """Which model, how its attention was captured, by which versions."""
+        """Return the model, how its attention was captured, and the versions used."""
         blocks = mode == "blocks" or checked.route == routes.FUSED
         record: dict[str, Any] = {
             **self.identity(),
@@ -320,6 +396,9 @@ class Runner:
 def check_calls(calls: Sequence[Call], checked: Checked) -> None:
     if len(calls) != checked.calls:
         raise ModelError(
-            f"the model made {len(calls)} attention calls and {checked.calls} when it was checked: its layers depend on "
-            "the input, and such a model cannot be explained"
+            f"the model made {len(calls)} attention calls, but {checked.calls} in the self-check: its layers depend on "
+            "the input, so it cannot be explained"
         )
+    for call in (calls[i] for i in checked.stack.main):
+        if call.shape[0] != call.shape[1]:
+            raise further_keys(call.path, *call.shape)

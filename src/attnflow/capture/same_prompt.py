@@ -1,6 +1,6 @@
-"""Whether a key-value cache is that of a prompt, by the keys of its first layer: explanations on another one would mislead.
+"""Check that a key-value cache belongs to a prompt: explanations on another cache would mislead.
 
-Keys of the first layer come from a token and its position alone, so they tell both without a pass through the model.
+Keys of the first layer depend only on a token and its position, so they identify both without a pass through the model.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-2}
-"""How far a key may be from what the model computes, relative to its length; another token's is as far as it is long."""
+"""How far a key may be from the computed one, relative to its length; another token's key is about 1 away."""
 
 TOLERANCE_HALF = 0.1
 
 BLOCK = 8192
-"""Tokens whose keys are computed at a time, where a model is told their positions: a long prompt needs no more memory."""
+"""Tokens whose keys are computed at a time, if the model takes positions: a long prompt needs no more memory."""
 
 
 class _Met(Exception):
@@ -41,7 +41,7 @@ class _Met(Exception):
 
 
 def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
-    """Refuses what somebody gives for the cache of these tokens, all but the last, and is not."""
+    """Refuse a cache that does not belong to these tokens, without the last."""
     try:
         layers = stored_layers(cache, len(ids) - 1) if len(ids) > 1 else None
     except (TypeError, AttributeError, LookupError, ValueError) as e:
@@ -51,41 +51,43 @@ def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
             f"cache is {kind(cache)}: expected a key-value cache of transformers, keys and values of each layer, or a "
             "PagedCache"
         ) from None
-    if layers is None:  # empty, too short, or without what left a sliding window: it is made again
+    if layers is None:  # empty, too short, or a sliding window has dropped keys: it is computed again
         return
     count = 1 if isinstance(cache, PagedCache) else _texts(cache)
     if count != 1:
-        raise InputError(f"cache holds {count} texts: expected the key-value cache of this prompt alone")
+        raise InputError(f"cache contains {count} texts: expected the key-value cache of this prompt alone")
     first = layers[0]
     device = first.keys.device if isinstance(first.keys, Tensor) else first.keys.store.device
     if device != model.device:
-        raise InputError(f"cache is on {device} and the model on {model.device}: move it there, or leave it out")
+        raise InputError(f"cache is on {device} and the model on {model.device}: move the cache there, or leave it out")
     _check_form(model, layers)
     if _same_keys(model, first, ids[:-1]) is False:
         raise InputError(
-            "cache does not hold this prompt: the keys in it are of other tokens, of other positions or of another model. "
+            "cache does not belong to this prompt: its keys are of other tokens, other positions or another model. "
             "Give the cache that was made with these tokens from the first one on, or leave it out"
         )
 
 
 def _check_form(model: Runner, layers: Sequence[StoredLayer]) -> None:
-    """That every layer has as many heads, of the size and type, as the model's own cache has."""
+    """Check that every layer has the number, size and type of heads of the model's own cache."""
     own = _own_forms(model)
     if not own:
         return
     if len(layers) != len(own):
-        raise InputError(f"cache has {len(layers)} layers and the model {len(own)}: expected the cache of this model")
+        raise InputError(
+            f"cache has {len(layers)} layers and the model has {len(own)}: expected the cache of this model"
+        )
     for number, (layer, form) in enumerate(zip(layers, own, strict=True)):
         if _form(layer) != form:
             raise InputError(
-                f"layer {number} of the cache has {_form(layer)}, and the model's own {form}: expected the cache of this "
-                "model"
+                f"layer {number} of the cache has {_form(layer)}, but the model's own cache has {form}: expected the "
+                "cache of this model"
             )
 
 
 def _own_forms(model: Runner) -> tuple[str, ...]:
-    """What the layers of the model's own cache are like, from a pass over two tokens; none where it keeps no cache."""
-    place = model.device, model.dtype  # a model may be moved, or take another precision
+    """Return the form of the layers of the model's own cache, from a pass over two tokens; empty if it has no cache."""
+    place = model.device, model.dtype  # a model may be moved or change precision
     if place not in model.cache_forms:
         layers = stored_layers(prompt_cache(model, [0, 0]), 2)
         model.cache_forms[place] = () if layers is None else tuple(_form(layer) for layer in layers)
@@ -102,7 +104,7 @@ def _form(layer: StoredLayer) -> str:
 
 
 def is_same(model: Runner, cache: Any, ids: Sequence[int], item: int, start: int) -> bool:
-    """Whether the model computes these keys by itself, too: some count positions otherwise when they generate."""
+    """Return whether the model computes the same keys: some count positions differently when they generate."""
     layers = stored_layers(cache, len(ids), item, start)
     return layers is not None and bool(_same_keys(model, layers[0], ids))
 
@@ -113,7 +115,7 @@ def _texts(cache: Any) -> int:
 
 
 def _same_keys(model: Runner, layer: StoredLayer, ids: Sequence[int]) -> bool | None:
-    """Whether these are the keys and values of these tokens, as far as they are there; None for a model that shows none."""
+    """Return whether these are the keys and values of these tokens; None if the model exposes none."""
     step = BLOCK if model.accepts("position_ids") else len(ids)
     near = []
     for start in range(layer.first - layer.first % step, len(ids), step):
@@ -142,7 +144,7 @@ def _near(keys: Tensor, expected: Tensor) -> Tensor:
 
 
 def _first_pair(model: Runner, ids: Sequence[int], start: int) -> tuple[Tensor, Tensor] | None:
-    """Keys and values [1, head, token, size] of the first layer, or None for a model that shows none."""
+    """Return keys and values [1, head, token, size] of the first layer, or None if the model exposes none."""
     from transformers.cache_utils import Cache, DynamicLayer
 
     class First(DynamicLayer):  # type: ignore[misc]
@@ -153,10 +155,10 @@ def _first_pair(model: Runner, ids: Sequence[int], start: int) -> tuple[Tensor, 
     if start:
         tensors["position_ids"] = torch.arange(start, start + len(ids))[None]
     try:
-        with collecting(Collector("operands")):  # masks are rules then: no matrix is made for a pass that ends here
+        with collecting(Collector("operands")):  # makes masks rules, so no matrix is made for a pass that ends here
             model.forward(tensors, past_key_values=Cache(layers=[First()]), use_cache=True)
     except _Met as met:
         return met.pair
-    except Exception:  # whatever a model file does with a cache it does not know
+    except Exception:  # model files may raise anything for a cache they do not know
         return None
     return None

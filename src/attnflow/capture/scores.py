@@ -1,4 +1,4 @@
-"""softmax(scale·QKᵀ + bias + mask), computed for some queries at a time."""
+"""softmax(scale·QKᵀ + bias + mask), computed for a few queries at a time."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from torch import Tensor
 from attnflow.capture.paged import Stored, blocks_of
 
 BLOCK_BYTES = 1 << 20
-"""How large the weights of one block of queries may be, all heads × queries × keys, where half of n×n is less than that."""
+"""Maximal size of the weights of one block of queries, all heads × queries × keys, if half of n×n is less than that."""
 
 BLOCK_BYTES_AT_MOST = 32 << 20
-"""And where it is more: long contexts get no larger blocks than this."""
+"""Maximal size of a block if half of n×n is more, for long contexts."""
 
 FEW = 16
-"""Up to so many queries are looked at one by one: the first step down is often from one position."""
+"""Up to this many queries are handled one by one: the first step down is often from one position."""
 
 LARGE_BYTES = 256 << 20
-"""How large the weights of one block of queries may be on a GPU, which wants few large steps."""
+"""Maximal size of the weights of one block of queries on a GPU, which prefers few large steps."""
 
 
 @dataclass(frozen=True)
 class LazyMask:
-    """Which keys a query may see, as a rule instead of a matrix.
+    """The keys that a query may see, as a rule instead of a matrix.
 
     rule: ``rule(batch, head, query, key)`` over index tensors, as in transformers' masking module.
-    plain: what a fused kernel needs no matrix for: "causal", where the last query sees the last key, "full", or None for
-        everything else.
-    window: the width of the causal sliding window, where that is all there is besides causality.
-    reach: no query sees a key that stands so many positions before it; None where it may see them all.
-    unpadded: the same without what hides the padding of shorter texts, where it hides some.
+    plain: the kind of mask for which a fused kernel needs no matrix: "causal", where the last query sees the last key,
+        "full", or None for everything else.
+    window: the width of the causal sliding window, if there is nothing else besides causality.
+    reach: no query sees a key this many positions before it; None if there is no limit.
+    unpadded: the same rule without the padding of shorter texts, if there is padding.
     """
 
     rule: Callable[..., Tensor]
@@ -51,7 +51,7 @@ class LazyMask:
     unpadded: LazyMask | None = None
 
     def of_text(self, number: int, length: int) -> LazyMask:
-        """The mask of one text of the batch, whose padding, if any, is on its right."""
+        """Return the mask of one text of the batch, whose padding, if any, is on its right."""
         whole = self.unpadded or self
 
         def rule(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class LazyMask:
         return replace(whole, rule=rule, batch=1, queries=length, keys=length)
 
     def block(self, start: int, stop: int) -> Tensor:
-        """True where visible: [batch, 1, stop - start, key]."""
+        """Return True where visible: [batch, 1, stop - start, key]."""
         b = torch.arange(self.batch, device=self.device)[:, None, None, None]
         h = torch.zeros(1, dtype=torch.long, device=self.device)[None, :, None, None]
         q = (torch.arange(start, stop, device=self.device) + self.query_offset)[None, None, :, None]
@@ -69,9 +69,9 @@ class LazyMask:
 
     @cached_property
     def spans(self) -> tuple[Tensor, Tensor] | None:
-        """The first and the last key that each query sees, [batch, query]; None where it sees some between and not all.
+        """The first and the last key that each query sees, [batch, query]; None if a query skips keys in between.
 
-        Padding, texts side by side, windows and chunks are such rules. Of a query that sees nothing, the last is before the
+        Padding, texts side by side, windows and chunks have spans. If a query sees nothing, its last key is before its
         first.
         """
         firsts, lasts = [], []
@@ -88,18 +88,19 @@ class LazyMask:
         return torch.cat(firsts, 1), torch.cat(lasts, 1)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """The additive matrix that eager attention takes."""
+        """Return the additive matrix for eager attention."""
         seen = self.block(0, self.queries)
         return torch.where(seen, torch.zeros((), dtype=dtype, device=self.device), torch.finfo(dtype).min)
 
 
 @dataclass(frozen=True)
 class Weighing:
-    """What an edge weighs: ``E[q, k] = factor · Σ_h A^h[q, k]·w^h[q, k]``, where w is one unless told otherwise.
+    """How to weigh edges: ``E[q, k] = factor · Σ_h A^h[q, k]·w^h[q, k]``, where w is one by default.
 
-    lengths: w = lengths[h, k], [batch, head, key]; none is negative.
-    direction, value: w = max(0, direction_q·value_k), or the product itself where ``signed``, so that heads may cancel;
-        [batch, head, query, size] and [batch, key head, key, size]. before: values of the keys before those.
+    lengths: w = lengths[h, k], [batch, head, key], not negative.
+    direction, value: w = max(0, direction_q·value_k), or the product itself if ``signed``, so that heads may cancel;
+        [batch, head, query, size] and [batch, key head, key, size].
+    before: values of the keys before those.
     """
 
     factor: float
@@ -110,7 +111,7 @@ class Weighing:
     before: Stored | None = None
 
     def of(self, weights: Tensor, start: int, stop: int) -> Tensor:
-        """Edges of weights [batch, head, queries ``start:stop``, the first keys]: heads are added up."""
+        """Return the edges of weights [batch, head, queries ``start:stop``, the first keys], summed over heads."""
         batch, heads, rows, keys = weights.shape
         if self.lengths is not None:
             weights = weights * self.lengths[:, :, None, :keys]
@@ -123,7 +124,7 @@ class Weighing:
         return edges if self.factor == 1 else edges * self.factor
 
     def of_text(self, number: int, length: int) -> Weighing:
-        """That of one text of a batch that is padded on the right: a view."""
+        """Return a view of one text of a batch that is padded on the right."""
 
         def part(x: Tensor | None) -> Tensor | None:
             return None if x is None else x[number : number + 1, :, :length]
@@ -133,15 +134,18 @@ class Weighing:
 
 @dataclass(frozen=True)
 class Scores:
-    """The operands of one attention call, from which any rows of its weights can be had.
+    """The operands of one attention call, from which any rows of its weights can be computed.
 
-    query: [batch, head, query, size]. key: [batch, key head, key, size], with as many heads or a divisor of them.
+    query: [batch, head, query, size].
+    key: [batch, key head, key, size], with as many heads or a divisor of them.
     mask: additive float, boolean (True is visible), a rule, or None.
-    causal: whether a query sees only what is not after it, where ``mask`` is None; the last query sees the last key.
-    bias: additive, for position biases. softcap: c in c·tanh(s / c). sinks: one logit a head, in the denominator only.
-    lse: the logarithm of each row's denominator, [batch, head, query], where the forward pass gave it.
-    before: keys of the positions before those in ``key``, where they lie; the mask is about all of them.
-    partial: whether weights are by ``lse`` alone, because its denominators are of more keys than these, or somebody's own.
+    causal: whether a query sees no later position, if ``mask`` is None; the last query sees the last key.
+    bias: additive, for position biases.
+    softcap: c in c·tanh(s / c).
+    sinks: one logit per head, in the denominator only.
+    lse: the logarithm of each row's denominator, [batch, head, query], if the forward pass returned it.
+    before: stored keys of the positions before those in ``key``; the mask covers all of them.
+    partial: whether weights use ``lse`` alone, because its denominators include other keys or were given.
     """
 
     query: Tensor
@@ -157,9 +161,10 @@ class Scores:
     partial: bool = False
 
     def of_text(self, number: int, length: int) -> Scores:
-        """Those of one text of a batch that is padded on the right: a view."""
+        """Return a view of one text of a batch that is padded on the right."""
 
-        def part(x: Tensor | None) -> Tensor | None:  # of [batch, …, query, key]; either side may be shared
+        # a part of [batch, …, query, key], of which either side may be shared
+        def part(x: Tensor | None) -> Tensor | None:
             if x is None:
                 return None
             mine = x[number : number + 1] if x.shape[0] > 1 else x
@@ -184,8 +189,8 @@ class Scores:
         return int(self.key.shape[2]) + (0 if self.before is None else int(self.before.shape[2]))
 
     def blocks(self, room: int | None = None, first: int = 0, last: int | None = None) -> Iterator[tuple[int, int]]:
-        """Ranges of the queries ``first:last`` whose weights take ``room`` bytes; by default half of the matrix with the
-        heads reduced, or BLOCK_BYTES."""
+        """Yield ranges of the queries ``first:last`` whose weights take ``room`` bytes; by default half of the matrix
+        with the heads reduced, or BLOCK_BYTES."""
         last = self.queries if last is None else last
         row = self.query.shape[0] * self.query.shape[1] * self.keys * 4
         if room is None:
@@ -195,13 +200,13 @@ class Scores:
             yield start, min(start + step, last)
 
     def visible(self, stop: int) -> int:
-        """How many keys the queries before ``stop`` can see at most: later columns of their block are zero."""
+        """Return how many keys the queries before ``stop`` can see at most: later columns of their block are zero."""
         if self._is_causal() or (isinstance(self.mask, LazyMask) and self.mask.window):
             return max(1, min(self.keys, stop + self.keys - self.queries))
         return self.keys
 
     def weights(self, start: int, stop: int) -> Tensor:
-        """Rows ``start:stop`` of the attention weights in float32: [batch, head, stop - start, visible(stop)]."""
+        """Return rows ``start:stop`` of the attention weights, float32 [batch, head, stop - start, visible(stop)]."""
         low, s = self._first_visible(start), self._logits(start, stop)
         if self.partial and self.lse is not None:
             weights = s.sub_(self.lse[:, :, start:stop, None]).exp_()
@@ -212,24 +217,24 @@ class Scores:
         return torch.nn.functional.pad(weights, (low, 0)) if low else weights
 
     def log_sum_exp(self, start: int, stop: int) -> Tensor:
-        """The logarithm of the denominators of rows ``start:stop``: [batch, head, stop - start]."""
+        """Return the logarithm of the denominators of rows ``start:stop``: [batch, head, stop - start]."""
         s = self._logits(start, stop)
         return torch.logsumexp(s if self.sinks is None else self._with_sinks(s), dim=-1)
 
     def _with_sinks(self, s: Tensor) -> Tensor:
-        """Scores [batch, head, query, key] with the sink of each head as one more key."""
+        """Append the sink of each head to scores [batch, head, query, key] as one more key."""
         assert self.sinks is not None
         return torch.cat([s, self.sinks.to(s.dtype).reshape(1, -1, 1, 1).expand(*s.shape[:3], 1)], dim=-1)
 
     def _logits(self, start: int, stop: int) -> Tensor:
-        """What the softmax of rows ``start:stop`` is over: [batch, head, stop - start, the keys that any of them sees]."""
+        """Return the logits of rows ``start:stop``: [batch, head, stop - start, the keys that any of them sees]."""
         keys, low = self.visible(stop), self._first_visible(start)
         batch, heads, _, size = self.query.shape
         groups = heads // self.key.shape[1]
-        # All query heads of a key head are one taller matrix: no key is copied.
+        # All query heads of a key head form one taller matrix, so no key is copied.
         rows = self.query[:, :, start:stop].reshape(batch, heads // groups, groups * (stop - start), size)
         wide = self.query.dtype in (torch.float32, torch.float64)
-        if wide:  # scaling the short side saves a pass; half precision is scaled where the model does it
+        if wide:  # scaling the short side saves a pass; in half precision, scale where the model does
             rows = rows * self.scale
         key = self.key[:, :, low:] if low else self.key
         s = times(rows, key, self.before, keys - low).reshape(batch, heads, stop - start, keys - low)
@@ -239,7 +244,7 @@ class Scores:
         if self.bias is not None:
             s += self.bias[..., start:stop, low:keys]
         mask = self._mask(start, stop)
-        if mask is not None and self._is_causal():  # every query of the block sees what stands before its first
+        if mask is not None and self._is_causal():  # every query of the block sees all keys before its first query
             own = s[..., start - stop :]
             own.masked_fill_(~mask, torch.finfo(self.query.dtype).min)
         elif mask is not None:
@@ -251,23 +256,23 @@ class Scores:
         return s
 
     def _first_visible(self, start: int) -> int:
-        """Before which key no query from ``start`` on sees any: where there is a window."""
+        """Return the first key that any query from ``start`` on sees, if there is a window."""
         window = self.mask.window if isinstance(self.mask, LazyMask) and self.before is None else None
         return 0 if window is None else max(0, start + self.keys - self.queries - window + 1)
 
     def _is_causal(self) -> bool:
-        """Whether queries are the last positions, and see all that is not after them."""
+        """Return whether queries are the last positions and see everything that is not after them."""
         plain = self.mask.plain == "causal" if isinstance(self.mask, LazyMask) else self.mask is None and self.causal
         return plain and self.queries <= self.keys
 
     def _mask(self, start: int, stop: int) -> Tensor | None:
-        """Which keys are visible to some queries; of causal attention, those from the first of these queries on."""
+        """Return which keys some queries see; for causal attention, only keys from the first of these queries on."""
         if self._is_causal():
             if stop - start == 1:
                 return None
             return torch.ones(stop - start, stop - start, dtype=torch.bool, device=self.query.device).tril()
         if isinstance(self.mask, LazyMask):
-            # transformers makes one rule for all layers, and a layer may lie on another device
+            # transformers makes one rule for all layers, but a layer may be on another device
             return None if self.mask.plain == "full" else self.mask.block(start, stop).to(self.query.device)
         if self.mask is not None:
             return self.mask if self.mask.shape[-2] == 1 else self.mask[..., start:stop, :]
@@ -277,7 +282,7 @@ class Scores:
         return torch.arange(self.keys, device=self.query.device)[None, :] <= q
 
     def sees(self, start: int, stop: int) -> Tensor:
-        """Which keys the queries ``start:stop`` may see: [batch, 1 or head, stop - start, key]."""
+        """Return which keys the queries ``start:stop`` may see: [batch, 1 or head, stop - start, key]."""
         if self._is_causal():
             q = torch.arange(start, stop, device=self.query.device)[:, None] + self.keys - self.queries
             return (torch.arange(self.keys, device=self.query.device) <= q)[None, None]
@@ -290,12 +295,12 @@ class Scores:
         return seen.expand(*seen.shape[:2], stop - start, self.keys)
 
     def edge_rows(self, weighing: Weighing, start: int, stop: int) -> Tensor:
-        """Rows ``start:stop`` of what edges weigh, heads added up: [batch, stop - start, visible(stop)]."""
+        """Return rows ``start:stop`` of the edge weights, summed over heads: [batch, stop - start, visible(stop)]."""
         return weighing.of(self.weights(start, stop), start, stop)
 
 
 def times(rows: Tensor, last: Tensor, before: Stored | None, count: int) -> Tensor:
-    """``rows·xᵀ`` over the first ``count`` of keys or values, those before first: [batch, key head, row, key]."""
+    """Compute ``rows·xᵀ`` over the first ``count`` keys or values, earlier ones first: [batch, key head, row, key]."""
     if before is None:
         return torch.matmul(rows, last[:, :, :count].transpose(2, 3))
     parts = [torch.matmul(rows, block.transpose(2, 3)) for _, _, block in blocks_of(before)]
@@ -304,7 +309,7 @@ def times(rows: Tensor, last: Tensor, before: Stored | None, count: int) -> Tens
 
 
 def mixed(weights: Tensor, value: Tensor, before: Stored | None = None) -> Tensor:
-    """The output of attention, [batch, query, head, size], from weights [batch, head, query, key] of the first keys.
+    """Compute the attention output, [batch, query, head, size], from weights [batch, head, query, first keys].
 
     before: values of the keys before those in ``value``.
     """
@@ -319,9 +324,10 @@ def mixed(weights: Tensor, value: Tensor, before: Stored | None = None) -> Tenso
 
 
 def mixed_back(weights: Tensor, upward: Tensor, key_heads: int) -> Tensor:
-    """``Pᵀ·upward``, the gradient of the values in `mixed` with the weights as constants: [batch, key head, key, size].
+    """Compute ``Pᵀ·upward``, the gradient of the values in `mixed` with constant weights: [batch, key head, key, size].
 
-    weights: [batch, head, query, key]. upward: the gradient of what heads give, [batch, head, query, size].
+    weights: [batch, head, query, key].
+    upward: the gradient of the heads' outputs, [batch, head, query, size].
     """
     by_key_head = weights.to(upward.dtype).reshape(weights.shape[0], key_heads, -1, weights.shape[-1])
     return by_key_head.transpose(2, 3) @ upward.reshape(upward.shape[0], key_heads, -1, upward.shape[-1])
@@ -337,8 +343,8 @@ def scores_of(
     position_bias: Tensor | None = None,
     **_: Any,
 ) -> Scores:
-    """What transformers hands to an attention function, as `Scores`. There, no mask means that everything is visible."""
+    """Convert the arguments of a transformers attention function, where no mask means that all keys are visible."""
     scale = 1 / math.sqrt(query.shape[-1]) if scaling is None else float(scaling)
     sinks = getattr(module, "sinks", None)
-    sinks = None if sinks is None else sinks.detach().clone()  # training may go on while these are kept
+    sinks = None if sinks is None else sinks.detach().clone()  # training may continue while these are kept
     return Scores(query, key, scale, mask, bias=position_bias, softcap=softcap, sinks=sinks)

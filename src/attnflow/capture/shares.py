@@ -1,4 +1,4 @@
-"""How much of a state comes from itself: what attention adds beside what was there, measured while the model runs."""
+"""Own shares: how much of a state comes from itself rather than from attention, measured while the model runs."""
 
 from __future__ import annotations
 
@@ -10,35 +10,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnflow.capture import ranks
 from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.routes import EAGER
 from attnflow.capture.sublayer import Parts, layer_path, parts_of
 
 MANY = 1 << 16
-"""Layers wait until their states have so many numbers together: of a few numbers, calls cost more than sums."""
+"""Layers wait until their states have this many numbers together: for few numbers, calls cost more than sums."""
 
 LOOKED_AT = 8
-"""The form of a layer is the same at every position, so that a few of them tell whether it is the right one."""
+"""Positions to compare: the form of a layer is the same at every position, so a few of them suffice."""
 
 Form = tuple[Any, Parts]
 """A layer and the parts around its attention."""
 
 
 def own_share(x: Tensor, o: Tensor, y: Tensor, norms: Sequence[Any] = ()) -> tuple[Tensor, Tensor]:
-    """``p(x) / (p(x) + p(o))`` with ``p(z) = max(0, ‖y‖₁ - ‖y - z‖₁)``, of ``y = x + o``: the own share of a state.
+    """Compute own shares ``p(x) / (p(x) + p(o))`` with ``p(z) = max(0, ‖y‖₁ - ‖y - z‖₁)`` and ``y = x + o``.
 
-    x is the residual stream, o what attention adds to it. How near a part comes to the whole is what ALTI (Ferrando et al.
-    2022, Eq. 9) and information flow routes (Ferrando & Voita 2024) call its share. Where a norm follows the addition, y is
-    its output, and the parts pass it with its scale held constant. Where both parts are farther from y than zero is, the
-    one that is less far has the more, ``‖y - o‖₁ / (‖y - x‖₁ + ‖y - o‖₁)``.
+    x is the residual stream, and o is what attention adds to it. How near a part comes to the whole is its share in
+    ALTI (Ferrando et al. 2022, Eq. 9) and in information flow routes (Ferrando & Voita 2024). If a norm follows the
+    addition, y is its output, and the parts pass through it with its scale held constant. If both parts are farther
+    from y than zero is, the nearer one has the larger share, ``‖y - o‖₁ / (‖y - x‖₁ + ‖y - o‖₁)``.
 
-    x, o, y: [layer, text, position, width]. norms: the module of each layer, where a norm follows.
+    x, o, y: [layer, text, position, width].
+    norms: the module of each layer, if a norm follows.
 
-    Returns the shares [layer, text, position], and by how much of ‖y‖₁ the parts miss y, at the worst of some positions.
+    Returns the shares [layer, text, position], and by how much of ‖y‖₁ the parts miss y, at the worst of some
+    positions.
     """
     if norms:
-        gamma, beta = (torch.stack([getattr(norm, name) for norm in norms]) for name in ("weight", "bias"))
+        gamma, beta = (torch.stack([ranks.whole(getattr(norm, name)) for norm in norms]) for name in ("weight", "bias"))
         gamma, beta = (z.detach()[:, None, None].to(y) for z in (gamma, beta))  # [layer, 1, 1, width]
         total = x + o
         size = gamma / torch.sqrt(total.var(-1, correction=0, keepdim=True) + norms[0].eps)
@@ -51,23 +54,24 @@ def own_share(x: Tensor, o: Tensor, y: Tensor, norms: Sequence[Any] = ()) -> tup
     none = (near_x + near_o) == 0
     part, rest = torch.where(none, far_o, near_x), torch.where(none, far_x, near_o)
     still = (part + rest) == 0  # nothing was there and nothing is added
-    # position by position: one with large entries, as first tokens have them, would hide what is wrong at others
+    # position by position: one with large entries, such as the first token, would hide errors at others
     some, last = (slice(None), slice(None), slice(-LOOKED_AT, None)), slice(-LOOKED_AT, None)
     gap = (_length(x[some] + without_x[some] - y[some]) / whole[..., last].clamp(min=1e-30)).max()
     return torch.where(still, 1, part / torch.where(still, 1, part + rest)), gap
 
 
 def _length(z: Tensor) -> Tensor:
-    if z.is_cuda:  # reads what it is given once, in whatever precision, and adds up in single
+    if z.is_cuda:  # reads its input once, in any precision, and sums in single precision
         return torch.linalg.vector_norm(z, 1, -1, dtype=torch.float64 if z.dtype == torch.float64 else torch.float32)
-    return z.abs().sum(-1)  # on a CPU several times as fast
+    return z.abs().sum(-1)  # several times as fast on a CPU
 
 
 @dataclass
 class Additions:
-    """What was seen of the layers' additions, in the order of the passes through them.
+    """The observed additions of layers, in the order of the passes through them.
 
-    shares: [text, position] of each. pending: x, o, y and the norm of layers that wait to be measured together.
+    shares: [text, position] of each.
+    pending: x, o, y and the norm of layers that wait to be measured together.
     """
 
     shares: list[Tensor] = field(default_factory=list)
@@ -77,7 +81,7 @@ class Additions:
 
     def add(self, x: Any, o: Any, y: Any, norm: Any) -> None:
         if not all(isinstance(z, Tensor) and z.dim() == 3 and z.shape == y.shape for z in (x, o, y)):
-            return  # one is missing, and then the count is wrong, which is told at the end
+            return  # one is missing; the wrong count is noticed at the end
         x, o = x.to(y.device), o.to(y.device)  # the state that enters the first layer of a device comes from another
         if self.pending and self.pending[-1][2].device != y.device:
             self.measure()
@@ -91,17 +95,17 @@ class Additions:
             return
         *states, norms = zip(*self.pending, strict=True)
         self.pending.clear()
-        with torch._C.DisableTorchFunction(), torch.no_grad():  # what holds norms constant need not see these
+        with torch._C.DisableTorchFunction(), torch.no_grad():  # the mode that holds norms constant need not see these
             x, o, y = (torch.stack(of_layers) if len(of_layers) > 1 else of_layers[0][None] for of_layers in states)
             some = [norm for norm in norms if norm is not None]
-            if y.dtype != torch.float64 and (some or not y.is_cuda):  # sums of sizes alone need no copy
+            if y.dtype != torch.float64 and (some or not y.is_cuda):  # sums of sizes need no copy
                 x, o, y = x.float(), o.float(), y.float()
             shares, gap = own_share(x, o, y, some)
         self.shares += shares.detach()
         self.gaps.append(gap)
 
     def right(self) -> bool:
-        """Whether all additions are what the form of the layers says."""
+        """Return whether all additions match the form of the layers."""
         return bool(self.gaps) and bool(
             torch.stack([gap.to(self.gaps[0].device) for gap in self.gaps]).max() <= self.slack
         )
@@ -111,9 +115,9 @@ class Additions:
 def measuring(
     forms: Sequence[Form], checked: Checked, collector: Collector
 ) -> Iterator[Callable[[Sequence[Call]], None]]:
-    """While it lasts, the layers are watched; the function that it gives then writes what was seen into the calls.
+    """Observe the layers while active; the yielded function then writes the results into the calls.
 
-    Layers of an unknown form, or whose numbers are not what the form says, leave the calls as they are.
+    If the form of a layer is unknown, or its numbers do not match the form, the calls stay as they are.
     """
     additions = Additions()
 
@@ -131,7 +135,7 @@ def measuring(
 
 
 def forms_of(model: Any, checked: Checked) -> tuple[Form, ...]:
-    """The layers with the parts of each; none at all where one of them has no known form."""
+    """Return the layers with the parts of each; empty if any has no known form."""
     if checked.route == EAGER or checked.stack.cross:
         return ()
     forms: dict[str, Form] = {}  # by path: ALBERT shares layers
@@ -149,8 +153,8 @@ def forms_of(model: Any, checked: Checked) -> tuple[Form, ...]:
 def watching_layer(
     layer: Any, parts: Parts, add: Callable[[Any, Any, Any, Any], None], collector: Collector
 ) -> Iterator[None]:
-    """While it lasts, ``add(x, o, y, norm)`` is called when a layer's addition is seen: what was there, what attention
-    adds, what both give, and the norm after it."""
+    """Call ``add(x, o, y, norm)`` for every addition of a layer while active, with the state before, what attention
+    adds, the result, and the norm after it."""
     x: Any = None
     o: Any = None
 

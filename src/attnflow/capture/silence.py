@@ -1,7 +1,8 @@
-"""The libraries below without their bars and notices: we report what goes wrong, in one sentence."""
+"""Suppression of progress bars and notices of other libraries: we report what goes wrong, in one sentence."""
 
 from __future__ import annotations
 
+import logging as logs
 import os
 import warnings
 from collections.abc import Iterator
@@ -9,10 +10,15 @@ from contextlib import contextmanager
 
 from attnflow.errors import InputError
 
+LIBRARIES = ("torchao", "torch.utils._pytree", "bitsandbytes", "accelerate")
+"""Libraries that print advice on every import, or for every layer."""
+
 
 def silence() -> None:
-    """Switches off warnings and progress bars of torch, transformers and the hub, for as long as the process lives."""
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when it is first imported
+    """Switch off warnings and progress bars of torch, transformers and the hub, for the life of the process."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read at its first import
+    for name in LIBRARIES:
+        logs.getLogger(name).setLevel(logs.ERROR)
     try:
         import torch  # noqa: F401
         from transformers.utils import logging
@@ -23,12 +29,12 @@ def silence() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
-    warnings.filterwarnings("ignore", module="(transformers|torch|huggingface_hub)")
+    warnings.filterwarnings("ignore", module="(transformers|torch|huggingface_hub|bitsandbytes)")
 
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """transformers without progress bars and notices inside the block."""
+    """Suppress progress bars and notices of transformers inside the block."""
     from transformers.utils import logging
 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

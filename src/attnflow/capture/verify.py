@@ -1,4 +1,4 @@
-"""The self-check of a model, step by step: find a route to its attention, and compare everything with the bare model."""
+"""Steps of the self-check: find a route to the model's attention, and compare everything with the bare model."""
 
 from __future__ import annotations
 
@@ -14,22 +14,29 @@ from attnflow.capture.assemble import layer_calls
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.layer_calls import output_of, states_of, with_states
+from attnflow.capture.picture import image_places
+from attnflow.capture.predict import NOT_FINITE
+from attnflow.capture.quantised import mixing
 from attnflow.capture.ranks import ranks_of, sharing_heads
+from attnflow.capture.sublayer import layer_path
+from attnflow.capture.wrappers import adapted_in, check_weights
 from attnflow.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 PROBE_TOKENS = 96
-"""The self-check runs on at most so many tokens of the first text."""
+"""Maximal number of tokens of the first text on which the self-check runs."""
 
 PROBE_LEAST = 12
 
-_checking = threading.RLock()  # a self-check changes the model's implementation and back: one at a time
+# a self-check changes the model's implementation and restores it, so only one may run at a time
+_checking = threading.RLock()
 
 
 def verify(runner: Runner, encoded: Encoded) -> Checked:
-    """The self-check, on the first use of this kind of input; later calls return what it found."""
+    """Run the self-check on first use of this kind of input; later calls return its results."""
     kind = kind_of(encoded)
     if kind in runner.checked:
         return runner.checked[kind]
@@ -40,14 +47,17 @@ def verify(runner: Runner, encoded: Encoded) -> Checked:
 
 
 def kind_of(encoded: Encoded) -> str:
-    """Inputs of one kind go the same way through the model."""
-    return ",".join(sorted(encoded.tensors))
+    """Return the kind of an input. Inputs of one kind take the same way through the model. Towers that attend within
+    windows make more calls for larger images, so the size counts."""
+    form = inputs.form_of(encoded.tensors)
+    sizes = encoded.tensors.get("image_grid_thw")
+    return form if sizes is None else f"{form} of {sizes.tolist()}"
 
 
 def probe(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What the self-check runs on: the text, cut where it is long, repeated where it is too short to tell anything.
+    """Return the input of the self-check: the text, cut if it is long, and repeated if it is too short.
 
-    A text with an image in it stays as it is: the model counts the tokens that stand for patches.
+    A text with an image stays as it is, because the model counts the tokens that represent patches.
     """
     cut = dict(tensors)
     if "pixel_values" in tensors:
@@ -57,8 +67,12 @@ def probe(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if ids is None:
             continue
         n = int(ids.shape[1])
-        length = min(max(n, 1 if "position_ids" in tensors else PROBE_LEAST), PROBE_TOKENS)
+        pairs = tensors.get("attention_mask")
+        own_length = "position_ids" in tensors or (pairs is not None and pairs.dim() == 4)
+        length = min(max(n, 1 if own_length else PROBE_LEAST), PROBE_TOKENS)
         place = torch.arange(length) % n
+        if encoder and pairs is not None and pairs.dim() == 4:
+            cut["attention_mask"] = pairs[..., :length, :length]
         for name, x in tensors.items():
             along = x.dim() > 1 and x.shape[0] == 1 and x.shape[1] == n and "pixel" not in name
             if along and (name.startswith("decoder_") != encoder):
@@ -67,7 +81,7 @@ def probe(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def layer_bytes(tensors: Mapping[str, Tensor], checked: Checked) -> int:
-    """The size of all heads of one layer, of a whole batch."""
+    """Return the size of all heads of one layer, for a whole batch."""
     main = tensors.get("input_ids")
     rows, n = (1, checked.positions) if main is None else main.shape
     return int(rows) * checked.heads * int(n) ** 2 * 4
@@ -75,22 +89,60 @@ def layer_bytes(tensors: Mapping[str, Tensor], checked: Checked) -> int:
 
 def _first_use(runner: Runner, encoded: Encoded) -> Checked:
     tensors = probe(encoded.tensors)
+    check_weights(runner.model)
+    _check_whole(runner)
     ranks_of(runner.model)  # refuses before the processes wait for one another
     with routes.running():
-        expected = check.float_outputs(runner.forward(tensors))
-    refusals = []
+        out = runner.forward(tensors)
+    expected = check.float_outputs(out)
+    if any(x.numel() and bool(x.isnan().all()) for x in expected):
+        raise InputError(NOT_FINITE)
+    _check_adapters(runner, tensors, expected)
+    refusals: dict[str, list[str]] = {}  # reasons, with the routes that failed for each
     for route in routes.routes_for(runner.model):
         try:
             return _by_route(runner, tensors, expected, route)
         except InputError as e:
-            refusals.append(f"{route}: {e}")
-        except Exception as e:  # whatever a model file does with what it was handed: not a way in
-            refusals.append(f"{route}: {type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}")
+            refusals.setdefault(str(e), []).append(route)
+        except Exception as e:  # model files may raise anything; then this route is not possible
+            reason = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"
+            refusals.setdefault(reason, []).append(route)
         except BaseException:  # interrupted
             routes.restore(runner.model)
             raise
         routes.restore(runner.model)
-    raise ModelError(f"{type(runner.model).__name__} cannot be explained by its attention. " + "; ".join(refusals))
+    mixes = mixing(runner.model) if any("positions mix" in reason for reason in refusals) else None
+    reasons = mixes or "; ".join(f"{', '.join(closed)}: {reason}" for reason, closed in refusals.items())
+    one_text = "input_ids" in tensors and "decoder_input_ids" not in tensors
+    answers = one_text and getattr(out, "logits", None) is not None
+    instead = ". blank_out() and gradient() need no attention" if answers else ""
+    raise ModelError(f"{type(runner.model).__name__} cannot be explained by its attention. {reasons}{instead}")
+
+
+def _check_adapters(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]) -> None:
+    """Check that adapters act only inside the model's layers, where they are observed."""
+    adapted = adapted_in(runner.given)
+    if adapted is None:
+        return
+    options = {"use_cache": False} if runner.accepts("use_cache") else {}
+    with routes.running(), runner.eagerly(), torch.no_grad():
+        outputs = check.float_outputs(adapted(**runner.placed(tensors), **options))
+    difference = check.largest_difference(outputs, expected)
+    if not _is_close(runner, tensors, difference, expected):
+        raise ModelError(
+            f"the adapters change the outputs by {difference:.3g} from outside the model's layers, where attnflow "
+            "cannot observe them: merge them into the weights, or wrap the model without them"
+        )
+
+
+def _check_whole(runner: Runner) -> None:
+    """Check that the short text of the self-check takes the way of a long one, and does not change the model."""
+    if getattr(runner.config, "attention_type", None) == "block_sparse":
+        raise ModelError(
+            f"{type(runner.model).__name__} attends to some blocks of a long text, including random ones, and "
+            'permanently switches to full attention at the first short text (attention_type="block_sparse"): load it '
+            'with attention_type="original_full"'
+        )
 
 
 def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor], route: str) -> Checked:
@@ -102,9 +154,10 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
     reducers = _reducers(runner, tensors, whole, outputs) if route == routes.EAGER else {}
     difference = check.largest_difference(outputs, expected)
     if not _is_close(runner, tensors, difference, expected):
+        _check_repeats(runner, tensors, expected)
         raise ModelError(f"the outputs of the hooked model differ from the model's own by {difference:.3g}")
     if not whole.calls:
-        raise ModelError("no attention was seen: the model mixes positions in another way, or in code of its own")
+        raise ModelError("no attention was seen: the model mixes positions in another way, or in its own code")
     check.check_rows(whole.calls, runner.dtype)
     stack = layer_calls(runner, whole.calls, tensors)
     own = [whole.calls[i] for i in stack.main]
@@ -112,9 +165,14 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
     name = _sequence(tensors, own)
     causal = False
     if name is not None and not stack.cross:
-        # tokens that stand for patches cannot be changed one by one: of them the weights have to say it
+        # tokens that represent patches cannot be changed one by one, so their weights decide
         images = "pixel_values" in tensors
-        causal = not check.sees_ahead(own) if images else _causal(runner, tensors, route, name, own, len(whole.calls))
+        among = image_places(runner.config, tensors["input_ids"][0].tolist()) if images else []
+        causal = (
+            not check.sees_ahead(own, among) if images else _causal(runner, tensors, route, name, own, len(whole.calls))
+        )
+    elif route != routes.EAGER:  # the eager route does not know modules
+        _check_layers(runner, tensors, route, [call.path for call in own])
     blocks = route == routes.FUSED or (route == routes.INTERFACE and _blocks_agree(runner, tensors, expected))
     return Checked(
         route=route,
@@ -133,6 +191,16 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
     )
 
 
+def _check_repeats(runner: Runner, tensors: Mapping[str, Tensor], expected: Sequence[Tensor]) -> None:
+    """Check that the bare model repeats its outputs; otherwise nothing can be compared."""
+    difference = check.largest_difference(check.float_outputs(runner.forward(tensors)), expected)
+    if not _is_close(runner, tensors, difference, expected):
+        raise ModelError(
+            "the model's own outputs differ from one run to the next because it draws random numbers, so there is "
+            "nothing to compare with: load its weights into a deterministic class"
+        )
+
+
 def _is_close(runner: Runner, tensors: Mapping[str, Tensor], difference: float, expected: Sequence[Tensor]) -> bool:
     with routes.running():
         return check.is_close(difference, runner.model, runner.forward, tensors, expected)
@@ -141,18 +209,20 @@ def _is_close(runner: Runner, tensors: Mapping[str, Tensor], difference: float, 
 def _causal(
     runner: Runner, tensors: Mapping[str, Tensor], route: str, name: str, calls: Sequence[Call], call_count: int
 ) -> bool:
-    """Whether positions look back only. Refuses weights that contradict the outputs, and models that mix otherwise."""
+    """Return whether positions look back only. Refuse weights that contradict outputs, and other mixing."""
     options = {"output_hidden_states": True} if runner.accepts("output_hidden_states") else {}
 
     def run(changed: Mapping[str, Tensor]) -> Any:
         return runner.forward(changed, **options)
 
-    back_only = check.looks_back_only(run, tensors, name, runner.vocabulary())
+    # a user's mask may show some positions a few later ones, which outputs of the first half may not reveal
+    ahead = inputs.looks_ahead(tensors)
+    back_only = None if ahead else check.looks_back_only(run, tensors, name, runner.vocabulary())
     if back_only:
         check.check_future(calls)
     mode = "alone, softmax" if route == routes.EAGER else "alone"
     counted = Collector(mode)
-    if route == routes.EAGER:  # only if every layer's softmax is seen can it be made to look at nothing else
+    if route == routes.EAGER:  # works only if every layer's softmax is seen
         routes.capture(runner.model, route, lambda: run(tensors), counted)
     if route != routes.EAGER or counted.seen == call_count:
         check.check_nothing_else_mixes(
@@ -164,8 +234,42 @@ def _causal(
     return bool(back_only) or (back_only is None and not check.sees_ahead(calls))
 
 
+def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, paths: Sequence[str]) -> None:
+    """Refuse layers that mix positions without attention, if inputs are not positions: images, audio and a source.
+
+    The input runs three times in one pass in which positions attend only to themselves. The second and the third copy
+    enter the first layer with other states at one half of the positions, and the output of the last layer is compared
+    at the other half. Mixing before the layers is not tested.
+    """
+    left: list[Tensor] = []
+
+    def entering(module: Any, args: Any, named: Any) -> Any:
+        states = states_of(args, named)
+        if states.shape[0] != 3 or states.shape[1] < 2:
+            return None
+        half, other, moved = states.shape[1] // 2, states.flip(-1) + 1, states.clone()
+        moved[1, half:], moved[2, :half] = other[1, half:], other[2, :half]
+        return with_states(args, named, moved)
+
+    def leaving(module: Any, args: Any, out: Any) -> None:
+        left[:] = [output_of(out)]
+
+    first, last = (runner.model.get_submodule(layer_path(path)) for path in (paths[0], paths[-1]))
+    thrice = {k: x.repeat(3, *[1] * (x.dim() - 1)) if x.dim() and x.shape[0] == 1 else x for k, x in tensors.items()}
+    handles = [first.register_forward_pre_hook(entering, with_kwargs=True), last.register_forward_hook(leaving)]
+    try:
+        routes.capture(runner.model, route, lambda: runner.forward(thrice), Collector("alone"))
+    except Exception:  # the model takes one input at a time, or states of another form, so this cannot be tested
+        return
+    finally:
+        for handle in handles:
+            handle.remove()
+    if left and left[0].dim() == 3 and left[0].shape[0] == 3:
+        check.check_same_beside(left[0])
+
+
 def _reducers(runner: Runner, tensors: Mapping[str, Tensor], whole: Collector, outputs: list[Tensor]) -> dict[str, int]:
-    """Where heads can be reduced as soon as a layer is done, if that gives what reducing them at the end gives."""
+    """Find where heads can be reduced as soon as a layer is done, with the same result as at the end."""
 
     def run() -> Any:
         return runner.forward(tensors, output_attentions=True)
@@ -181,7 +285,7 @@ def _reducers(runner: Runner, tensors: Mapping[str, Tensor], whole: Collector, o
 
 
 def _sequence(tensors: Mapping[str, Tensor], calls: Sequence[Call]) -> str | None:
-    """The input that has one entry a position: token ids, or states [1, position, size]."""
+    """Return the name of the input with one entry per position: token ids, or states [1, position, size]."""
     n = calls[0].mean.shape[-1] if calls[0].mean is not None else 0
     for name in ("input_ids", "inputs_embeds", "input"):
         x = tensors.get(name)
@@ -191,11 +295,11 @@ def _sequence(tensors: Mapping[str, Tensor], calls: Sequence[Call]) -> str | Non
 
 
 def _blocks_agree(runner: Runner, tensors: Mapping[str, Tensor], expected: list[Tensor]) -> bool:
-    """Whether our softmax gives the model's own weights, from the same operands, in every call of one pass."""
+    """Return whether our softmax gives the model's own weights, from the same operands, in every call of one pass."""
     collector = Collector("compare")
     try:
         out = routes.capture(runner.model, routes.INTERFACE, lambda: runner.forward(tensors), collector)
-    except Exception:  # whatever a model file does with a mask that is a rule: then it is not for blocks
+    except Exception:  # model files may raise anything for a mask that is a rule; then blocks are not possible
         return False
     close = _is_close(runner, tensors, check.largest_difference(check.float_outputs(out), expected), expected)
     ranks = ranks_of(runner.model)
@@ -211,7 +315,7 @@ def _padding_agrees(
     whole: Collector,
     outputs: Sequence[Tensor],
 ) -> bool | None:
-    """Whether a text that is padded beside a longer one gives the same weights and classes, and nothing to the padding."""
+    """Return whether a text padded to a longer one gives the same weights and classes, and no weight to padding."""
     if "input_ids" not in tensors or tensors["input_ids"].shape[1] < 2 or "decoder_input_ids" in tensors:
         return None
     n = tensors["input_ids"].shape[1]
@@ -236,8 +340,8 @@ def _padding_agrees(
             )
         if float((call.mean[1, :n, :n] - single.mean[0]).abs().max()) > slack:
             return False
-    # classes of the whole text, or scores of its positions: a decoder that does not know the tokenizer's padding reads its
-    # class from there
+    # Classes of the whole text, or scores of its positions: a decoder that does not know the tokenizer's padding token
+    # reads its class from padding.
     of_texts = [pair for pair in zip(outputs, check.float_outputs(out), strict=False) if pair[0].dim() == 2]
     return all(
         float((padded[-1, : alone.shape[1]] - alone[0]).abs().max()) <= 10 * slack * float(alone.abs().max())

@@ -1,4 +1,4 @@
-"""Shifted windows (Swin): attention inside windows, as one matrix over all patches; patches merged between stages."""
+"""Shifted windows (Swin): windowed attention as one matrix over all patches, and merging of patches between stages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from attnflow.errors import ModelError
 
 
 def is_windowed(model: Any, call: Call) -> bool:
-    """Whether the call belongs to a block that says its window and shift."""
+    """Return whether the call belongs to a block with a window and a shift."""
     return has_windows(model, call.path)
 
 
 def has_windows(model: Any, path: str) -> bool:
-    """The same of the attention at this path, before it is called."""
+    """Return whether the attention at this path has windows, before it is called."""
     block = _block(model, path)
     return hasattr(block, "shift_size") and hasattr(block, "window_size")
 
@@ -28,14 +28,14 @@ def _block(model: Any, path: str) -> Any:
     last = max((i for i, part in enumerate(parts) if part.isdigit()), default=None)
     try:
         return None if last is None else model.get_submodule(".".join(parts[: last + 1]))
-    except AttributeError:  # a path that names a layer and no module
+    except AttributeError:  # a path that names a layer but no module
         return None
 
 
 def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
-    """[window, query, key] -> [query, key] over all patches; zero between windows.
+    """Convert [window, query, key] -> [query, key] over all patches; zero between windows.
 
-    What a window gives to the padding at the edge of the image is no patch's, so such rows sum to less than one.
+    Attention to the padding at the edge of the image belongs to no patch, so such rows sum to less than one.
     """
     assert call.mean is not None
     block = _block(model, call.path)
@@ -43,7 +43,7 @@ def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
     rows, columns = patches
     window = round(call.mean.shape[-1] ** 0.5)
     if window != size:
-        raise ModelError(f"{call.path} has windows of {window}×{window} positions, its block says {size}×{size}")
+        raise ModelError(f"{call.path} has windows of {window}×{window} positions, but its block says {size}×{size}")
     high, wide = -(-rows // size) * size, -(-columns // size) * size
     place = torch.full((high, wide), -1, dtype=torch.long)
     place[:rows, :columns] = torch.arange(rows * columns).reshape(rows, columns)
@@ -52,7 +52,7 @@ def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
     windows = place.reshape(high // size, size, wide // size, size).transpose(1, 2).reshape(-1, size * size)
     if windows.shape[0] != call.mean.shape[0]:
         raise ModelError(
-            f"{call.path} has {call.mean.shape[0]} windows, {rows}×{columns} patches give {windows.shape[0]}"
+            f"{call.path} has {call.mean.shape[0]} windows, but {rows}×{columns} patches make {windows.shape[0]}"
         )
     matrix = call.mean.new_zeros(rows * columns + 1, rows * columns + 1)  # the last one takes the padding
     index = windows.to(call.mean.device)
@@ -61,7 +61,7 @@ def unwindowed(model: Any, call: Call, patches: tuple[int, int]) -> Tensor:
 
 
 def merging_step(patches: tuple[int, int], like: Tensor | None) -> tuple[Step, tuple[int, int]]:
-    """Four neighbours become one position, each with the same share."""
+    """Merge four neighbours into one position, each with the same share."""
     assert like is not None
     rows, columns = patches
     smaller = (-(-rows // 2), -(-columns // 2))

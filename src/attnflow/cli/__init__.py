@@ -1,4 +1,4 @@
-"""The command. Data on stdout, progress on stderr; a user's mistake is one sentence and exit status 2."""
+"""The `attnflow` command. Data goes to stdout, progress to stderr; a user's mistake is one sentence, exit status 2."""
 
 from __future__ import annotations
 
@@ -11,20 +11,32 @@ import typer
 from typer.core import TyperGroup
 
 from attnflow import __version__
-from attnflow.cli import answer_command, compare, corpus, env, evaluate, reproduce, serve, show, train
+from attnflow.cli import (
+    answer_command,
+    compare,
+    corpus,
+    env,
+    evaluate,
+    reproduce,
+    serve,
+    show,
+    similarity_command,
+    train,
+)
 from attnflow.cli.messages import in_options
 from attnflow.errors import AttentionWarning, InputError, JobError
 
 COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
-    "show": (show.show, "Which input tokens the answer, or a hidden state, comes from."),
-    "answer": (answer_command.answer, "Which parts of a prompt a language model's answer came from."),
-    "compare": (compare.compare, "Answer edges, attention, gradient and blank-out of one text, side by side."),
-    "evaluate": (evaluate.evaluate, "Which method to believe, measured on your own texts."),
-    "corpus": (corpus.app, "Explain every text of a file or folder; a page of the results."),
-    "serve": (serve.serve, "The interactive page as a local web app."),
-    "reproduce": (reproduce.reproduce, "The paper's tables and figures, its numbers beside ours."),
+    "show": (show.show, "Show which input tokens an answer or hidden state comes from."),
+    "answer": (answer_command.answer, "Show which parts of a prompt a model's answer came from."),
+    "similarity": (similarity_command.similarity, "Show which words make two texts similar to an embedding model."),
+    "compare": (compare.compare, "Compare the methods on one text, side by side."),
+    "evaluate": (evaluate.evaluate, "Measure which method to trust on your own texts."),
+    "corpus": (corpus.app, "Explain every text in a file or folder, and report on them."),
+    "serve": (serve.serve, "Run the interactive page as a local web app."),
+    "reproduce": (reproduce.reproduce, "Reproduce the paper's tables and figures."),
     "train": (train.app, "Train the models of the paper's experiments."),
-    "env": (env.env, "What a bug report needs: versions, hardware, the compiled core."),
+    "env": (env.env, "Print versions and hardware for a bug report."),
 }
 
 
@@ -34,7 +46,7 @@ class _InOrder(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_InOrder, no_args_is_help=True, add_completion=False, help="What flows where inside a transformer."
+    cls=_InOrder, no_args_is_help=True, add_completion=False, help="Measure where a transformer's answer comes from."
 )
 for _name, (_command, _line) in COMMANDS.items():
     if isinstance(_command, typer.Typer):
@@ -64,7 +76,7 @@ def _show_warning(
     file: Any = None,
     line: str | None = None,
 ) -> None:
-    """One sentence, as errors are; where in our code it arose is not for the terminal."""
+    """Print a warning as one sentence, like an error, without the line of code that raised it."""
     text = _translated(message) if issubclass(category, AttentionWarning) else f"{category.__name__}: {message}"
     print(f"attnflow: {text}", file=sys.stderr)
 
@@ -87,7 +99,7 @@ def _print_version(yes: bool) -> None:
 @app.callback()
 def attnflow(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -11,18 +11,21 @@ import typer
 
 from attnflow.capture.silence import silence
 from attnflow.cli.options import (
+    AllowPickle,
     AsJson,
     Device,
     Dtype,
     Gguf,
+    ImageFile,
     Revision,
-    Safetensors,
     TrustRemoteCode,
+    check_output,
+    check_reads_text,
+    one_image,
     progress,
     read_text,
 )
 from attnflow.errors import InputError
-from attnflow.files import of_extension
 from attnflow.jobs.progress import Stages
 from attnflow.source_methods import METHOD, METHODS
 from attnflow.texts.spans import Span
@@ -34,117 +37,122 @@ FILES = (".html", ".json", ".csv", ".parquet")
 STAGES = {
     "load": "loading the model",
     "writing": "writing: {} of {} tokens",
-    "leave-one-out": "leaving parts out: {} of {} runs",
-    "fading": "fading: {} of {} parts of the answer",
+    "leave-one-out": "leaving parts out: run {} of {}",
+    "fading": "fading: part {} of {} of the answer",
 }
 
 ELSEWHERE = {
-    "hops": ". Hops by way of the answer's own words are on the page (-o answer.html), in .json, and in Python: "
-    "answer.hops()",
-    "answer_inputs": ". answer_inputs is of one next token or class: attnflow show --method answer_inputs",
+    "hops": ". Hops through the answer's own words are on the page (-o answer.html), in .json files, and in Python "
+    "(answer.hops())",
+    "answer_inputs": ". answer_inputs explains one next token or class: use attnflow show --method answer_inputs",
 }
-"""Where the methods are that this command does not have."""
+"""Where to find methods that this command does not have."""
 
 
 def answer(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from standard input.")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt, or - to read it from standard input.")] = None,
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Folder or hub id of a language model that writes.")
+        str | None, typer.Option("-m", "--model", help="Folder or hub id of a language model that generates text.")
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the prompt from a text file.")] = None,
     answer: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The answer to explain; without it, the model writes one.")
+        str | None, typer.Option(metavar="TEXT", help="The answer to explain; by default, the model writes one.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How many tokens the model writes at most; 40 by default.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Maximum number of tokens that the model writes; by default, 40."),
     ] = None,
     span: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Explain this part of the answer alone, written as it stands there."),
+        typer.Option(metavar="TEXT", help="Explain only this part of the answer, quoted exactly."),
     ] = None,
     occurrence: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Which one, where the span stands in the answer several times; from 1."),
+        typer.Option(min=1, metavar="N", help="Which occurrence of --span in the answer, counting from 1."),
     ] = None,
-    unit: Annotated[str, typer.Option(help=f"What is listed: {', '.join(UNITS[:-1])} or {UNITS[-1]}.")] = "sentence",
+    unit: Annotated[str, typer.Option(help=f"Unit of the list: {', '.join(UNITS[:-1])} or {UNITS[-1]}.")] = "sentence",
     verify: Annotated[
         int,
         typer.Option(
             min=0,
             metavar="K",
-            help="Really leave out the K units that come first, and fit the others to what then happens to the answer.",
+            help="Measure the effect of leaving out the top K units, and scale the others to match.",
         ),
     ] = 0,
     method: Annotated[
         str | None,
         typer.Option(
-            help=f"How units are ranked: {', '.join(METHODS)}. By default answer_rows for tokens and words, combined for "
-            "sentences and larger units, on a page too.",
+            help=f"How to rank the units: {', '.join(METHODS)}; by default, answer_rows for tokens and words, combined for "
+            "larger units.",
             show_default=False,
         ),
     ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A message by the system, in front of the prompt.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message before the prompt.")] = None,
     document: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=FILE",
-            help="A text file that goes in front of the prompt, under a name. Give it several times.",
+            help="A named text file to put before the prompt; repeat the option for more.",
         ),
     ] = None,
+    images: ImageFile = None,
     chat: Annotated[
         bool | None,
         typer.Option(
             "--chat/--no-chat",
-            help="Whether the prompt goes through the model's chat template, as a message by the user. It does wherever "
-            "the tokenizer has one, by default.",
+            help="Whether to send the prompt as a user message through the chat template; by default, if the tokenizer has "
+            "one.",
             show_default=False,
         ),
     ] = None,
     interpret_special: Annotated[
         bool,
-        typer.Option("--interpret-special", help="Let special tokens that are written out in the prompt act as such."),
+        typer.Option(
+            "--interpret-special",
+            help="Interpret special tokens written in the prompt, instead of reading them as text.",
+        ),
     ] = False,
     revision: Revision = None,
     gguf: Gguf = None,
     device: Device = None,
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    safetensors: Safetensors = True,
+    allow_pickle: AllowPickle = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", help="Write a page (.html), everything (.json) or the sources (.csv, .parquet)."
+            "-o", "--output", help="Save a page (.html), the full result (.json) or the sources (.csv, .parquet)."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which parts of a prompt an answer came from. The model writes the answer, unless --answer has it."""
+    """Show which parts of a prompt an answer came from. The model writes the answer unless you give it with --answer."""
     if model is None:
         raise InputError(
-            "the embedded model is a classifier, which writes no text: give --model, the folder or hub id of a language "
-            "model"
+            "the embedded model is a classifier and writes no text: give the folder or hub id of a language model with "
+            "--model"
         )
     if answer is not None and tokens is not None:
         raise InputError(
-            "--tokens says how much the model writes, and --answer is written already: leave one of them out"
+            "--tokens limits what the model writes, but --answer is already written: leave one of them out"
         )
     if system is not None and chat is False:
-        raise InputError("--system needs the chat template, which --no-chat turns off: leave one of them out")
+        raise InputError("--system needs the chat template, but --no-chat turns it off: leave one of them out")
+    image = one_image(images)
+    if image is not None and (document or verify):
+        raise InputError("--image cannot be combined with --document or --verify: leave them out")
     if occurrence is not None and span is None:
-        raise InputError("--occurrence goes with --span: give that too, or leave it out")
+        raise InputError("--occurrence needs --span: add --span, or leave --occurrence out")
     if unit not in UNITS:
-        raise InputError(f"unit {unit!r}: expected one of {', '.join(UNITS)}")
+        raise InputError(f"--unit {unit!r}: expected one of {', '.join(UNITS)}")
     if method is not None and method not in METHODS:
-        raise InputError(f"method {method!r}: expected one of {', '.join(METHODS)}{ELSEWHERE.get(method, '')}")
+        raise InputError(f"--method {method!r}: expected one of {', '.join(METHODS)}{ELSEWHERE.get(method, '')}")
     if output is not None and output.suffix.lower() == ".html" and method not in (None, METHOD):
         raise InputError(
-            f"a page ranks by the method recommended for each unit, or by {METHOD} alone: leave --method out, or write "
+            f"a page ranks by the method recommended for each unit, or by {METHOD} only: leave --method out, or save "
             ".json, .csv or .parquet"
         )
-    if output is not None:
-        of_extension(dict.fromkeys(FILES), output)  # before a model is loaded and run in vain
+    check_output(output, FILES)
     text = _prompt(prompt, prompt_file)
     documents = _documents(document or ())
     place: Span | None = span if span is None or occurrence is None else (span, occurrence)
@@ -157,24 +165,28 @@ def answer(
         stages("load", 0, 1)
         loaded = attnflow.load(
             model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-            safetensors=safetensors, gguf_file=gguf,
+            allow_pickle=allow_pickle, gguf_file=gguf,
         )  # fmt: skip
-    as_message = has_template(loaded.tokenizer) if chat is None else chat
+    check_reads_text(loaded, text)
+    templates = (loaded.tokenizer,) if image is None else (loaded.processor, loaded.tokenizer)
+    as_message = any(map(has_template, templates)) if chat is None else chat
     content: Any = [{"role": "user", "content": text}] if as_message else text
     with Stages(STAGES) as stages:
         explained = loaded.answer(
             content, answer=answer, documents=documents or None,
-            system=system, interpret_special=interpret_special, progress=stages,
+            system=system, interpret_special=interpret_special, progress=stages, image=image,
             max_new_tokens=TOKENS if tokens is None else tokens,
         )  # fmt: skip
         stages.clear()
         if verify and any(len(group) == len(explained.prompt) for group in explained.prompt.units(unit).groups):
             verify = 0
             progress(
-                f"attnflow: --verify left nothing out: one {unit} is the whole prompt, and without it nothing would be "
-                "left to answer; give a smaller --unit, or a longer prompt"
+                f"attnflow: --verify was skipped: the whole prompt is one {unit}, and without it there is nothing left to "
+                "answer; give a smaller --unit or a longer prompt"
             )
         if output is not None:
+            if explained.written and not as_json:
+                progress(f"answer: {explained.text!r}")
             explained.save(output, unit=unit, verify=verify, span=place, method=method)
             progress(f"wrote {output}")
         if as_json:
@@ -186,9 +198,9 @@ def answer(
 def _prompt(prompt: str | None, file: Path | None) -> str:
     if (prompt is None) == (file is None):
         raise InputError(
-            "a prompt and --prompt-file: give one of them"
+            "there is a prompt and a --prompt-file: give only one of them"
             if prompt is not None
-            else "there is no prompt: give a text, - for standard input, or --prompt-file FILE"
+            else "there is no prompt: give a text, - to read standard input, or --prompt-file FILE"
         )
     text = read_text(prompt) if prompt is not None else read_whole(file or "")
     if not text.strip():
@@ -204,6 +216,8 @@ def _documents(arguments: Sequence[str]) -> dict[str, str]:
         if not (name.strip() and equals and path):
             raise InputError(f"--document {argument!r}: expected NAME=FILE, for example minutes=minutes.txt")
         if name in documents:
-            raise InputError(f"--document {argument!r}: there is a document {name!r} already; give it another name")
+            raise InputError(
+                f"--document {argument!r}: another document is already named {name!r}: choose a different name"
+            )
         documents[name] = read_whole(path)
     return documents

@@ -11,6 +11,7 @@ import typer
 from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     STAGES,
+    AllowPickle,
     AsJson,
     Budget,
     Device,
@@ -19,7 +20,6 @@ from attnflow.cli.options import (
     ModelName,
     Of,
     Revision,
-    Safetensors,
     Share,
     Sinks,
     Special,
@@ -29,6 +29,8 @@ from attnflow.cli.options import (
     TrustRemoteCode,
     Words,
     check_measure,
+    check_output,
+    check_reads_text,
     progress,
     read_importance,
     read_share,
@@ -46,9 +48,9 @@ def compare(
     text: TextArgument = "the key to the cabinets",
     model: ModelName = None,
     query: Annotated[
-        str | None, typer.Option(help="Position or token to explain; by default the position that answers.")
+        str | None, typer.Option(help="Position or token to explain; by default, the position that answers.")
     ] = None,
-    layer: Annotated[str, typer.Option(help="L1, L2, … as in the paper; or last.")] = "last",
+    layer: Annotated[str, typer.Option(help="Layer to explain: L1, L2, … or last.")] = "last",
     words: Words = False,
     special: Special = True,
     residual: Share = None,
@@ -62,32 +64,30 @@ def compare(
     device: Device = None,
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    safetensors: Safetensors = True,
+    allow_pickle: AllowPickle = False,
     sort: Annotated[
         str | None,
         typer.Option(
-            help="answer_inputs or answer_rows, whichever there is, raw, rollout, flow, gradient or blank-out: its highest "
-            "at the top of the table."
+            help="Sort the table by one method, highest first: answer_inputs, answer_rows, raw, rollout, flow, gradient or "
+            "blank-out."
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Write a picture (.svg, .pdf, .png) or the data (.json, .csv)."),
+        typer.Option("-o", "--output", help="Save a picture (.svg, .pdf, .png) or the data (.json, .csv)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer edges, raw attention, rollout, flow, gradient and blank-out of one text, side by side, and how much they
-    agree."""
-    from attnflow.files import of_extension
+    """Show answer edges, raw attention, rollout, flow, gradient and blank-out for one text, side by side, and how well
+    they agree."""
     from attnflow.view import comparison
 
     if sort is not None and sort not in METHODS:
-        raise InputError(f"sort {sort!r}: expected one of {', '.join(METHODS)}")
+        raise InputError(f"--sort {sort!r}: expected one of {', '.join(METHODS)}")
     share = read_share(residual)
     budget = read_importance(importance)
     check_sinks(sinks)
-    if output is not None:
-        of_extension(comparison.WRITERS, output)  # before a model is loaded and run in vain
+    check_output(output, comparison.WRITERS)
     import attnflow
 
     silence()
@@ -97,8 +97,9 @@ def compare(
         stages("load", 0, 1)
         loaded = attnflow.load(
             model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-            safetensors=safetensors, gguf_file=gguf,
+            allow_pickle=allow_pickle, gguf_file=gguf,
         )  # fmt: skip
+        check_reads_text(loaded, text)
         stages("model", 0, 1)
         trace = loaded.trace(text, target=target, truncate=truncate)
         result = comparison.compare(

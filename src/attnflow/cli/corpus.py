@@ -10,6 +10,7 @@ import typer
 
 from attnflow.capture.silence import silence
 from attnflow.cli.options import (
+    AllowPickle,
     AsJson,
     Device,
     Dtype,
@@ -35,8 +36,13 @@ from attnflow.source_methods import METHODS
 FAILED = 3
 """Exit status of a finished job in which some texts failed."""
 
+ANSWERS, RAY = "With --answers", "With --ray"
+"""Titles of panels in --help."""
 
-app = typer.Typer(no_args_is_help=True, help="Explain many texts, into a Parquet dataset; make a page of it.")
+
+app = typer.Typer(
+    no_args_is_help=True, help="Explain many texts, save the results as a Parquet dataset, and make a page from it."
+)
 
 
 @app.command("run")
@@ -45,27 +51,29 @@ def run(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A file or folder (.txt, .csv, .tsv, .jsonl, also .gz, .xz, .bz2; .parquet, .arrow), a saved Hugging Face "
-            "dataset, or hf://datasets/OWNER/NAME.",
+            help="A file or folder (.txt, .csv, .tsv, .jsonl, each also as .gz, .xz or .bz2; .parquet, .arrow), a saved "
+            "Hugging Face dataset, or hf://datasets/OWNER/NAME.",
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder for the Parquet dataset.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder to write the Parquet dataset to.")],
     model: ModelName = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Some of {', '.join(TEXT_METHODS)}, with commas between them; rollout by default. With --answers some of "
-            f"{', '.join(METHODS)}; by default the one that is best for the unit.",
+            metavar="NAMES",
+            help=f"Methods, separated by commas: {', '.join(TEXT_METHODS)}; by default, rollout, which describes a hidden "
+            "state. To explain answers, use answer_inputs (classifiers) or answer_rows (decoders). With --answers: "
+            f"{', '.join(METHODS)}; by default, the best one for the unit.",
             show_default=False,
         ),
     ] = None,
     query: Annotated[
         str | None,
         typer.Option(
-            help="Position or token to explain, or all; by default the class token, or the last token of a decoder."
+            help="Position or token to explain, or all; by default, the class token, or the last token of a decoder."
         ),
     ] = None,
-    layer: Annotated[str, typer.Option(help="last, all, or some of L1, L2, … with commas between them.")] = "last",
+    layer: Annotated[str, typer.Option(help="Layers to explain: last, all, or numbers such as L1,L2.")] = "last",
     words: Words = False,
     edges: EdgeWeights = None,
     normalize: Normalize = None,
@@ -74,113 +82,124 @@ def run(
     answer: Annotated[
         str | None,
         typer.Option(
-            help="The class or token that answer edges, importance and edges by gradients are about, for all texts; the "
-            "model's own, by default. With --answers, the answer to every prompt."
+            help="The class or token to explain; by default, the model's prediction. With --answers: the answer to every "
+            "prompt."
         ),
     ] = None,
     answer_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the input that has the answer of each text.")
+        str | None, typer.Option(metavar="NAME", help="Input column with the answer to explain for each text.")
     ] = None,
     of: Of = None,
     receptive_field: Annotated[
-        str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
+        str | None, typer.Option(help="For decoders: correct for uniform attention by ratio, difference or layer.")
     ] = None,
     truncate: Truncate = False,
     memory: Annotated[
-        str, typer.Option(help="linear makes no matrix: raw attention and rollout of texts of any length.")
+        str, typer.Option(help="graph, or linear for very long texts (raw attention and rollout only).")
     ] = "graph",
     answers: Annotated[
         bool,
         typer.Option(
-            "--answers", help="Texts are prompts: explain what a language model writes after each, or --answer-column."
+            "--answers", help="Treat texts as prompts, and explain the answers of a language model."
         ),
     ] = False,
     tokens: Annotated[
         int | None,
         typer.Option(
             "--tokens", "--max-new-tokens", min=1, metavar="N",
-            help="With --answers: how many tokens the model writes at most; 40 by default.",
+            help="Maximum number of tokens that the model writes; by default, 40.", rich_help_panel=ANSWERS,
         ),
     ] = None,
     unit: Annotated[
         str | None,
         typer.Option(
-            help=f"With --answers: what values are over, {', '.join(UNITS)}; token by default.", show_default=False
+            help=f"Unit of the values: {', '.join(UNITS)}; by default, token.", rich_help_panel=ANSWERS, show_default=False
         ),
     ] = None,
     span: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="With --answers: explain this part of each answer, written as it stands there."),
+        typer.Option(
+            metavar="TEXT", help="Explain only this part of each answer, quoted exactly.", rich_help_panel=ANSWERS
+        ),
     ] = None,
     occurrence: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Which one, where the span stands in an answer several times; from 1."),
+        typer.Option(
+            min=1, metavar="N", help="Which occurrence of --span in each answer, counting from 1.", rich_help_panel=ANSWERS
+        ),
     ] = None,
     chat: Annotated[
         bool | None,
         typer.Option(
             "--chat/--no-chat",
-            help="With --answers: whether prompts go through the model's chat template. They do wherever the tokenizer has "
-            "one, by default.",
+            help="Whether to send prompts through the chat template; by default, if the tokenizer has one.",
+            rich_help_panel=ANSWERS,
             show_default=False,
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the texts; by default one with a usual name.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
-    id: Annotated[str | None, typer.Option("--id", help="Column of the ids; the column id, if there is one.")] = None,
-    whole_files: Annotated[bool, typer.Option("--whole-files", help="Each .txt file is one text.")] = False,
-    split: Annotated[str | None, typer.Option(help="Of a Hugging Face dataset, for example train.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Only the first so many texts.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the texts; by default, found by its name.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Column with the second texts, for models that read pairs.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="Column with the ids; by default, id if there is one.")] = None,
+    whole_files: Annotated[bool, typer.Option("--whole-files", help="Read each .txt file as one text.")] = False,
+    split: Annotated[str | None, typer.Option(help="Split of a Hugging Face dataset, for example train.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N texts.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a job was cut off; begins one if there is none.")
+        bool, typer.Option("--resume", help="Resume an interrupted job, or start a new one if there is none.")
     ] = False,
     batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens that run together; 2,048 by default, and 65,536 on a GPU.")
+        int | None, typer.Option(min=1, metavar="N", help="Tokens per batch; by default, 2,048, or 65,536 on a GPU.")
     ] = None,
     shard_texts: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Texts in one shard of the output, at most; by default 1,024, and 4,096 on a GPU; 256 where each text "
-            "takes passes of its own, and 64 prompts.",
+            min=1, metavar="N",
+            help="Maximum number of texts per shard; by default, 64 to 4,096, depending on the method and the device.",
         ),
     ] = None,
     processes: Annotated[
         int | None,
         typer.Option(
-            min=0,
-            help="Processes that read, tokenize and write beside the model, for methods that explain many texts at once; "
-            "none by default where it runs on a CPU, and on a GPU one for each core but two.",
+            min=0, metavar="N",
+            help="Processes that read, tokenize and write while the model runs; by default, 0 on a CPU, and all cores but "
+            "two with a GPU.",
         ),
     ] = None,
-    ray: Annotated[bool, typer.Option("--ray", help="On Ray: a local cluster, or the one of --ray-address.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Run on Ray: a local cluster, or the one at --ray-address.")] = False,
     ray_address: Annotated[
-        str | None, typer.Option(help="Address of a Ray cluster; every machine must see INPUT, OUTPUT and the model.")
+        str | None,
+        typer.Option(
+            help="Address of a Ray cluster whose machines can all read INPUT, OUTPUT and the model.",
+            rich_help_panel=RAY,
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="With --ray: workers, each with a model; one a GPU or two cores, by default.")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Number of workers; by default, one per GPU or two cores.", rich_help_panel=RAY
+        ),
     ] = None,
     gpus_per_worker: Annotated[
         float | None,
-        typer.Option(help="With --ray: how much of a GPU each worker takes, for example 0.25, or how many whole ones."),
+        typer.Option(help="GPUs per worker; fractions such as 0.25 share a GPU.", rich_help_panel=RAY),
     ] = None,
     revision: Revision = None,
     gguf: Gguf = None,
     device: Device = None,
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
+    allow_pickle: AllowPickle = False,
     show: Annotated[
-        str, typer.Option("--progress", help="auto: a bar in a terminal; json: a line of JSON a second; none.")
+        str, typer.Option("--progress", help="auto (a progress bar in a terminal), json (one line per second) or none.")
     ] = "auto",
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Explain every text of a file or folder, into a Parquet dataset with a row for each.
+    """Explain every text in a file or folder, and save a Parquet dataset with one row per text.
 
-    --method is any that attnflow show has. With --answers texts are prompts, and what a language model answers to each is
-    explained.
+    With --answers, the texts are prompts, and the model's answers are explained.
 
-    A text that fails becomes a row with its error, and the exit status is then 3. --resume goes on with a job that was cut
-    off. attnflow corpus report OUTPUT makes a page of the result.
+    A text that fails becomes a row with an error message, and the exit status is
+    3. Use --resume to continue an interrupted job, and attnflow corpus report to
+    make a page from the results.
     """
     from attnflow.corpus import explain_corpus
     from attnflow.jobs.store import read_manifest
@@ -196,23 +215,26 @@ def run(
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
             shard_texts=shard_texts, processes=processes, ray=ray, ray_address=ray_address, workers=workers,
             gpus_per_worker=gpus_per_worker, progress=show, revision=revision, device=device, dtype=dtype,
-            trust_remote_code=trust_remote_code, gguf_file=gguf,
+            trust_remote_code=trust_remote_code, allow_pickle=allow_pickle, gguf_file=gguf,
         )  # fmt: skip
     except KeyboardInterrupt:
         texts = sum(line["texts"] for line in read_manifest(output) if "part" in line)
-        progress(f"stopped; {texts:,} texts are finished in {output}, and the same command with --resume goes on")
+        progress(
+            f"stopped after {texts:,} text{'s' * (texts != 1)}, stored in {output}; run the same command with --resume to "
+            "continue"
+        )
         raise
     failed = sum(sums["errors"].values())
     if as_json:
         print(json.dumps(sums))
     else:
         shards = f"{sums['parts']:,} shard" + "s" * (sums["parts"] != 1)
-        print(f"{sums['texts']:,} texts, {sums['tokens']:,} tokens, {shards} in {output}")
+        print(f"{sums['texts']:,} text{'s' * (sums['texts'] != 1)}, {sums['tokens']:,} tokens, {shards} in {output}")
         print(f"explained: {sums['texts'] - failed:,}")
         for kind, number in sums["errors"].items():
             print(f"error, {kind}: {number:,}")
         if failed:
-            print("why, for each: the columns error and message of its row")
+            print("the columns error and message of each failed row say why")
         now = f"{sums['texts'] - sums['resumed']:,} of them now, " if sums["resumed"] else ""
         print(f"{now}in {sums['seconds']:.1f} s")
     if failed:
@@ -221,31 +243,38 @@ def run(
 
 @app.command("report")
 def report(
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="The folder of a job.")],
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of a corpus job.")],
     folder: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder of the page; OUTPUT/_report by default.")
+        Path | None, typer.Option("-o", "--output", help="Folder for the page; by default, OUTPUT/_report.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Where the model lies, unless its name says so from here.")
+        str | None, typer.Option("-m", "--model", help="Path of the model, if it has moved since the job.")
     ] = None,
     texts: Annotated[
-        int, typer.Option(min=1, help="Texts for each two methods, of those on which they disagree the most.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many texts to list per pair of methods, those with the largest disagreement first.",
+        ),
     ] = 20,
     source: Annotated[
         str | None,
-        typer.Option(
-            "--input", help="Where the job's INPUT lies, unless its path says so from here: its columns are splits."
-        ),
+        typer.Option("--input", help="Path of the job's INPUT, if it has moved since; its columns split the texts."),
     ] = None,
+    allow_pickle: AllowPickle = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a page of a job's result: which words receive attention, split by prediction and by columns of the input, with
-    examples; how far the methods agree, and the texts on which they disagree the most, each with its interactive page."""
+    """Make a page from the results of a job.
+
+    The page shows which words receive attention, by prediction and by input
+    column, with examples. It also shows how well the methods agree, and links to
+    interactive pages of the texts on which they disagree most."""
     from attnflow.corpus.summary import summarize
     from attnflow.view.corpus_page import write
 
     silence()
-    page, *_ = write(output, folder, model=model, texts=texts, source=source, say=progress)
+    page, *_ = write(output, folder, model=model, texts=texts, source=source, allow_pickle=allow_pickle, say=progress)
     progress(f"wrote {page}")
     if as_json:
         print(json.dumps(summarize(output, texts=texts, source=source)))

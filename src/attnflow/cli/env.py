@@ -1,4 +1,4 @@
-"""`attnflow env`: what a bug report needs."""
+"""`attnflow env`: information for a bug report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME", "CUDA_VISIBLE_
 
 
 def environment() -> dict[str, str]:
-    """Versions, processor, GPU, the compiled core, and the variables that change how models load and run."""
+    """Return versions, hardware, the state of the compiled core, and variables that affect how models load and run."""
     facts = {
         "attnflow": __version__,
         "core": _core(),
@@ -63,7 +63,7 @@ def _gpu() -> str:
 
 
 def env(as_json: AsJson = False) -> None:
-    """What a bug report needs: versions, processor, GPU, and whether the compiled core is there."""
+    """Print versions, hardware and the state of the compiled core, for a bug report."""
     facts = environment()
     if as_json:
         print(json.dumps(facts, indent=1))

@@ -1,4 +1,4 @@
-"""``attnflow evaluate``."""
+"""`attnflow evaluate`: which method to trust, measured on labelled texts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import typer
 from rich.console import Console
 
 from attnflow.capture.silence import silence
-from attnflow.cli.options import AsJson, Dtype, progress
+from attnflow.cli.options import LOADING, AllowPickle, AsJson, Dtype, progress
 from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation, correlation, dataset, evaluation_files
 from attnflow.evaluate.evaluation_tables import tables
+
+GRID = "With --grid"
+"""Title of a panel in --help."""
 
 IMPORTANCES = "blank-out,gradient"
 PLAIN_ONLY = {"views", "blank", "reduce", "of", "explain", "row", "special", "signed", "ties"}
@@ -24,87 +27,104 @@ GRID_ONLY = {"edges", "deletions", "steps", "sanity", "stages", "workers"}
 
 def evaluate(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="Texts and labels: .csv, .tsv, .jsonl or .parquet.")],
+    file: Annotated[Path, typer.Argument(help="File with texts and labels: .csv, .tsv, .jsonl or .parquet.")],
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded model.")
+        str | None, typer.Option("-m", "--model", help="Model folder or hub id; by default, the embedded model.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the texts; by default the first with a usual name.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the labels; by default the first with a usual name.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Column of the second texts, for models that read pairs.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the texts; by default, found by its name.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the labels; by default, found by its name.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Column with the second texts, for models that read pairs.")] = None,
     grid: Annotated[
-        bool, typer.Option("--grid", help="All edges × propagations by all metrics, instead of the paper's views.")
+        bool, typer.Option("--grid", help="Evaluate every combination of edges and propagation with all metrics.")
     ] = False,
     importance: Annotated[
         str | None,
         typer.Option(
-            help="Some of blank-out, gradient, integrated-gradients, shapley (with --grid gradient-input, no shapley)."
+            help="Importance to compare with: blank-out, gradient, integrated-gradients, shapley (with --grid: "
+            "gradient-input instead of shapley)."
         ),
     ] = None,
-    views: Annotated[str, typer.Option(help="Some of raw, rollout, flow.")] = "raw,rollout,flow",
+    views: Annotated[str, typer.Option(help="Methods to evaluate: raw, rollout, flow.")] = "raw,rollout,flow",
     blank: Annotated[
         str | None,
-        typer.Option(help="What replaces a token: unk, mask, pad or remove; the first there is, by default."),
+        typer.Option(help="What replaces a token: unk, mask, pad or remove; by default, the first that the tokenizer has."),
     ] = None,
-    reduce: Annotated[str, typer.Option(help="Of gradients: l2, l1, times-input, abs-sum or sum.")] = "l2",
+    reduce: Annotated[str, typer.Option(help="How to reduce gradients: l2, l1, times-input, abs-sum or sum.")] = "l2",
     of: Annotated[
-        str, typer.Option(help="What importance measures of the answer: probability, logit, log-odds or difference.")
+        str, typer.Option(help="What importance measures: probability, logit, log-odds or difference.")
     ] = "probability",
     explain: Annotated[
-        str, typer.Option(help="The answer that importance is of: true (the label) or predicted.")
+        str, typer.Option(help="Which answer to explain: true (the label) or predicted.")
     ] = "true",
     row: Annotated[
-        str, typer.Option(help="answer: the row of the position that answers; max: the largest of all rows.")
+        str, typer.Option(help="Which row to rank: answer (the position that answers) or max (the largest over all rows).")
     ] = "answer",
     special: Annotated[
-        bool, typer.Option("--special/--no-special", help="Whether special tokens are ranked too.")
+        bool, typer.Option("--special/--no-special", help="Whether to rank special tokens too.")
     ] = True,
     signed: Annotated[
-        bool, typer.Option("--signed", help="Rank importance with its sign instead of its size.")
+        bool, typer.Option("--signed", help="Rank importance by signed value instead of size.")
     ] = False,
-    ties: Annotated[str, typer.Option(help="mean, or authors for the formula of the paper's code.")] = "mean",
+    ties: Annotated[str, typer.Option(help="How to rank ties: mean, or authors (as in the paper's code).")] = "mean",
     edges: Annotated[
-        str | None, typer.Option(help="With --grid: which edges, with commas between them; all by default.")
+        str | None, typer.Option(help="Edges to evaluate, separated by commas; by default, all.", rich_help_panel=GRID)
     ] = None,
     deletions: Annotated[
-        str | None, typer.Option(help="With --grid: some of mask, unk, remove; those that the tokenizer has, by default.")
+        str | None,
+        typer.Option(help="How to delete tokens: mask, unk, remove; by default, all that work.", rich_help_panel=GRID),
     ] = None,
-    steps: Annotated[int, typer.Option(min=3, help="With --grid: steps of a deletion curve.")] = 10,
+    steps: Annotated[
+        int,
+        typer.Option(min=3, metavar="N", help="Number of steps in a deletion curve.", rich_help_panel=GRID),
+    ] = 10,
     sanity: Annotated[
-        int, typer.Option(min=0, help="With --grid: so many texts are also scored with shuffled weights.")
+        int,
+        typer.Option(min=0, metavar="N", help="Number of texts to score with shuffled weights too.", rich_help_panel=GRID),
     ] = 100,
     stages: Annotated[
-        str, typer.Option(help="With --grid: some of scores, curves, sanity, to do them on different machines.")
+        str, typer.Option(help="Stages to run; use it to split a run over machines.", rich_help_panel=GRID)
     ] = "scores,curves,sanity",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="With --grid: processes; one for each core, by default.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Number of processes; by default, one per core.", rich_help_panel=GRID),
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Only the first so many texts.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N texts.")] = None,
     truncate: Annotated[
-        bool, typer.Option("--truncate", help="Cut texts that are too long, instead of leaving them out.")
+        bool, typer.Option("--truncate", help="Cut texts that are too long, instead of skipping them.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 0,
-    gguf: Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")] = 0,
+    gguf: Annotated[
+        str | None,
+        typer.Option(help="Name of a GGUF file in the model folder or repository.", rich_help_panel=LOADING),
+    ] = None,
     dtype: Dtype = "auto",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; a GPU if there is one, by default.")] = None,
+    allow_pickle: AllowPickle = False,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, …; by default, a GPU if there is one.", rich_help_panel=LOADING),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o", "--output",
-            help="Folder for the results. --grid needs it: the same command resumes a run that was stopped.",
+            help="Folder for the results. --grid requires it, and resumes an interrupted run from it.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Which method to believe, on your own texts: how well raw attention, rollout and flow rank tokens as blank-out and
-    gradients do; with --grid every kind of edge and every propagation, by rank correlation and by deleting tokens."""
-    source: dict[str, Any] = {"model": model, "gguf_file": gguf, "dtype": dtype}
+    """Measure which method to trust on your own texts.
+
+    Without --grid, compare how raw attention, rollout and flow rank tokens with
+    how blank-out and gradients rank them. With --grid, evaluate every kind of
+    edge with every propagation, by rank correlation and by deleting tokens."""
+    source: dict[str, Any] = {"model": model, "gguf_file": gguf, "dtype": dtype, "allow_pickle": allow_pickle}
     sources = {name: context.get_parameter_source(name) for name in context.params}
     options = {name for name, own in sources.items() if own is not None and own.name == "COMMANDLINE"}
     if grid:
-        _refuse(options & PLAIN_ONLY, "does not go with --grid, where each method says it by itself: leave it out")
+        _refuse(options & PLAIN_ONLY, "cannot be combined with --grid, which sets it for each method: leave it out")
         texts, _ = dataset.texts_and_labels(file, text, label, pair)
         if output is None:
-            raise InputError("--grid needs a folder, from which the same command resumes: give one with -o")
+            raise InputError("--grid needs a folder for its results: give one with -o")
         result = _grid(
             source, texts[:samples], output, device=device, workers=workers, steps=steps, sanity=sanity, seed=seed,
             truncate=truncate, stages=stages.split(","), edges=None if edges is None else edges.split(","),
@@ -113,7 +133,7 @@ def evaluate(
             data=file.name.encode(errors="replace").decode(),
         )  # fmt: skip
     else:
-        _refuse(options & GRID_ONLY, "goes with --grid: give that too, or leave it out")
+        _refuse(options & GRID_ONLY, "needs --grid: add --grid, or leave it out")
         texts, labels = dataset.texts_and_labels(file, text, label, pair)
         known: dict[str, dict[str, Any]] = {
             "blank-out": {"by": blank} if of == "probability" else {"by": blank, "of": of},
@@ -137,14 +157,14 @@ def evaluate(
 
 
 def show_command(method: Mapping[str, Any], model: str | None = None) -> str:
-    """The command that shows a text by a method of the grid.
+    """Return the command that shows a text with a method of the grid.
 
     >>> show_command({"edges": "alti", "normalize": "rows", "propagation": "rollout", "receptive_field": None}, "m")
     'attnflow show TEXT -m m --method rollout --edges alti --normalize rows'
     """
     words = ["attnflow", "show", "TEXT", *([] if model is None else ["-m", model])]
     way, edges = method["propagation"], method["edges"]
-    if way == "columns":  # every position stands for its own token
+    if way == "columns":  # every position counts as its own token
         words += ["--method", "gather", "--residual", "1"]
     else:
         words += ["--method", way]
@@ -161,7 +181,7 @@ def show_command(method: Mapping[str, Any], model: str | None = None) -> str:
 
 
 def _refuse(options: set[str], why: str) -> None:
-    """Options that would do nothing are mistakes."""
+    """Refuse options that would have no effect."""
     for name in sorted(options):
         raise InputError(f"--{name.replace('_', '-')} {why}")
 
@@ -176,10 +196,10 @@ def _plain(
     model = attnflow.load(**source)
     first = next((t for t in texts if not isinstance(t, str) or t.strip()), None)
     if first is not None:
-        questions(model, [first], [None], truncate=True)  # a model without an answer says so before labels are read
+        questions(model, [first], [None], truncate=True)  # refuse a model without an answer before reading labels
     names = getattr(model.config, "id2label", None) or {}
     if labels is not None and not writes_words(model):
-        # a model with one number has no classes
+        # a model with a single output has no classes
         labels = dataset.known_labels(labels, names, file) if len(names) > 1 else None
     return correlation.evaluate(model, texts[:samples], None if labels is None else labels[:samples], **options)
 
@@ -191,5 +211,5 @@ def _grid(source: dict[str, Any], texts: list[Any], folder: Path, **options: Any
     try:
         return grid.run(source, texts, folder, **options)
     except KeyboardInterrupt:
-        progress(f"stopped; the same command resumes from {folder}")
+        progress(f"stopped; run the same command again to resume from {folder}")
         raise

@@ -1,4 +1,4 @@
-"""`attnflow show --heads`: one head by itself, what every head looks at, or which heads attend as an alignment does."""
+"""`attnflow show --heads`: one head, what every head attends to, or heads ranked by an alignment."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 Heads = Annotated[
     str | None,
     typer.Option(
-        help="L3.5: the attention of head 5 of layer 3 by itself; all: the token that each head gives most, for the query; "
-        f"or heads ranked by how far they attend as an alignment does: {', '.join(ALIGNMENTS)}, or pairs of query and key "
-        "such as 4-1,5-2, positions or tokens.",
+        help="Show one head (L3.5 is head 5 of layer 3), the top token of every head (all), or a ranking of heads: "
+        f"{', '.join(ALIGNMENTS)}, or query-key pairs such as 4-1,5-2.",
         show_default=False,
     ),
 ]
@@ -36,38 +35,43 @@ BAR = 24
 
 
 def read_heads(text: str) -> tuple[int, int] | str | Pairs:
-    """A head, ALL, the name of an alignment, or pairs of query and key as they were written."""
+    """Parse --heads: a head, ALL, the name of an alignment, or pairs of query and key."""
     head = read_head(text)
     if head is not None or text == ALL or text in ALIGNMENTS:
         return text if head is None else head
-    if re.fullmatch(r"[Ll]?[0-9]+\.[0-9]+", text.strip()):  # well written, but for a 0
-        raise InputError(f"heads {text!r}: layers and heads count from 1, so the first head of the first layer is L1.1")
+    if re.fullmatch(r"[Ll]?[0-9]+\.[0-9]+", text.strip()):  # a head, but with a 0
+        raise InputError(
+            f"--heads {text!r}: layers and heads are counted from 1, so the first head of the first layer is L1.1"
+        )
     pairs = [tuple(part.strip() for part in pair.split("-")) for pair in text.split(",")]
     if any(len(pair) != 2 or not all(pair) for pair in pairs):
         raise InputError(
-            f"heads {text!r}: expected a head such as L3.5, {ALL}, one of {', '.join(ALIGNMENTS)}, or pairs of query and "
+            f"--heads {text!r}: expected a head such as L3.5, {ALL}, one of {', '.join(ALIGNMENTS)}, or pairs of query and "
             "key such as 4-1,5-2"
         )
     return [(query, key) for query, key in pairs]
 
 
 def check_heads(text: str, others: dict[str, bool], output: Path | None) -> None:
-    """That --heads is well written and stands alone, before a model is loaded. others: options, whether they are set."""
+    """Check --heads before a model is loaded.
+
+    others: the options that cannot be combined with --heads, and whether each is set.
+    """
     chosen = read_heads(text)
     for option, is_set in others.items():
         if is_set:
             raise InputError(
-                f"{option} does not go with --heads, which shows attention as it is: leave one of them out"
+                f"{option} cannot be combined with --heads, which shows attention weights unchanged: leave one of them out"
             )
     if output is not None and not isinstance(chosen, tuple):
-        raise InputError("--output goes with one head, such as --heads L3.5; a ranking is printed, with --json as JSON")
+        raise InputError("--output needs a single head, such as --heads L3.5; use --json to get a ranking as JSON")
 
 
 def show_heads(
     model: Model, text: Any, heads: str, query: str | None, *,
     target: str | None, truncate: bool, special: bool, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Trace the text with its heads, and print or save what `heads` asks for."""
+    """Trace the text and keep its heads, then print or save what --heads selects."""
     chosen = read_heads(heads)
     trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
     if isinstance(chosen, tuple):
@@ -91,19 +95,19 @@ def _one(trace: Trace, layer: int, head: int, query: int | str | None) -> TokenA
     if layer not in counts or head >= counts[layer]:
         last = max(counts)
         raise InputError(
-            f"heads {head_name(layer, head)!r}: expected {head_name(0, 0)} to {head_name(last, counts[last] - 1)}"
+            f"--heads {head_name(layer, head)!r}: expected {head_name(0, 0)} to {head_name(last, counts[last] - 1)}"
         )
     return trace.head(layer, head, query)
 
 
 def _print_all(trace: Trace, query: int | str | None, as_json: bool) -> None:
-    """What each head gives most to, for one query, the surest head first."""
+    """Print the token that each head attends to most for one query, the largest weight first."""
     rows: list[dict[str, Any]] = []
     for layer, heads in trace.weights.items():
         for head in range(int(heads.shape[0])):
             result = trace.head(layer, head, query)
             if len(result.queries) > 1:
-                raise InputError(f"--heads {ALL} is about one query: give --query, a position or a token")
+                raise InputError(f"--heads {ALL} needs one query: give a position or a token with --query")
             best = result.top(1)[0]
             name = {"layer": layer, "head": head, "name": head_name(layer, head)}
             rows.append({**name, "token": best.token, "position": best.position, "weight": best.value})
@@ -112,7 +116,7 @@ def _print_all(trace: Trace, query: int | str | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"query": label, "position": result.queries[0], "heads": rows}))
         return
-    print(f"what each head gives most to, for {label!r}")
+    print(f"the token that each head attends to most, for the query {label!r}")
     for row in rows[:SHOWN]:
         print(f"{row['name']:>7}  {row['weight']:.3f}  {_bar(row['weight'])}  {row['token']!r}")
     _print_rest(len(rows))
@@ -123,7 +127,7 @@ def _print_ranking(scores: list[HeadScore], alignment: str, as_json: bool) -> No
         heads = [{"name": score.name, **score._asdict()} for score in scores]
         print(json.dumps({"alignment": alignment, "heads": heads}))
         return
-    print(f"heads by {alignment}: the weight on those tokens, and how often one of them gets most")
+    print(f"heads ranked by {alignment}: mean weight on those tokens, and how often one of them has the largest weight")
     for score in scores[:SHOWN]:
         print(f"{score.name:>7}  {score.weight:.3f}  {_bar(score.weight)}  {100 * score.top:3.0f} %")
     _print_rest(len(scores))
@@ -135,4 +139,4 @@ def _bar(weight: float) -> str:
 
 def _print_rest(count: int) -> None:
     if count > SHOWN:
-        print(f"and {count - SHOWN} more; --json has all of them")
+        print(f"and {count - SHOWN} more; --json prints all of them")

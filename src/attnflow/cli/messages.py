@@ -1,4 +1,4 @@
-"""The library's messages, which name Python arguments, in the words of a command, which has options."""
+"""Translation of the library's messages, which name Python arguments, into command-line options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from typer.core import TyperGroup, TyperOption
 
 ALIASES = {"gguf_file": "gguf", "methods": "method", "layers": "layer", "by": "blank", "max_new_tokens": "tokens"}
-"""Arguments of the library whose option has another name."""
+"""Library arguments whose option has a different name."""
 
 ARGUMENT = re.compile(r"\b([a-z_]+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[\w.…-]*)")
 
@@ -25,15 +25,17 @@ PHRASES = (
     (re.compile(r"or give it as a list of messages"), "or give --chat, which needs a chat template"),
     (re.compile(r"which a list of messages needs: give the prompt as one text"), "which --chat needs: leave it out"),
     (re.compile(r"^system needs a chat template"), "--system needs a chat template"),
+    (re.compile(r"blank_out\(\) and gradient\(\) need"), "attnflow show --method blank-out and --method gradient need"),
     (re.compile(r'memory="linear", or fewer texts at a time, take'), "shorter texts take"),
+    (re.compile(r", or wrap\(model, tokenizer, pooling='mean'\)"), ""),
 )
-"""Advice that only Python can follow, and what a command's user can do instead."""
+"""Advice that only works in Python, and its replacement on the command line."""
 
 
 def in_options(message: str, command: TyperGroup, words: Sequence[str]) -> str:
-    """A message with the options of the command that `words` name: ``--truncate`` for ``truncate=True``.
+    """Replace Python arguments in a message with options, for example ``truncate=True`` with ``--truncate``.
 
-    command: the whole tree of commands. Arguments for which the command has no option stay as they are.
+    command: the tree of all commands. words: the command line. Arguments without an option stay unchanged.
     """
     chosen: Any = command
     for word in words:

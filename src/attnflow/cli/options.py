@@ -1,106 +1,165 @@
-"""What the commands share."""
+"""Options and helpers that several commands share."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from attnflow.errors import InputError
+from attnflow.files import check_writable, of_extension
 from attnflow.jobs.progress import to_stderr
+from attnflow.source_methods import SPOKEN
 
 if TYPE_CHECKING:
+    from attnflow.model import Model
     from attnflow.result import TokenAttention
+
+LOADING = "Model loading"
+"""Title of the panel in --help with the options that load a model."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-# What the commands about one text share.
 TextArgument = Annotated[
-    str, typer.Argument(help="The text; - reads it from standard input. For a vision model, the path of an image.")
+    str,
+    typer.Argument(
+        help="The text, or - to read it from standard input. For a vision model, the path of an image; for an audio "
+        "model, the path of a WAV file."
+    ),
 ]
 ModelName = Annotated[
-    str | None, typer.Option("-m", "--model", help="Folder or hub id; without it, the embedded verb-number model.")
+    str | None,
+    typer.Option("-m", "--model", help="Model folder or hub id; by default, the embedded verb-number model."),
 ]
-Words = Annotated[bool, typer.Option("--words", help="Words instead of subwords.")]
+Words = Annotated[bool, typer.Option("--words", help="Show words instead of subwords.")]
 Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
 Residual = Annotated[
     str | None,
     typer.Option(
-        help="Weight of the residual connection, from 0 to 1, or measured, each position's own; 0.5 by default, and "
-        "1 - 2/layers for gather.",
+        help="Residual weight from 0 to 1, or measured (per position); by default, 0.5, or 1 - 2/layers for gather.",
         show_default=False,
     ),
 ]
 EdgeWeights = Annotated[
     str | None,
     typer.Option(
-        help="What an edge weighs instead of its attention, such as value-norm, alti or attention-gradient; any other "
-        "word is answered with the list."
+        help="Weigh edges by something other than attention, such as value-norm, alti or attention-gradient; an unknown "
+        "name lists them all."
     ),
 ]
-Normalize = Annotated[str | None, typer.Option(help="With --edges: rows, graph or none; as published, by default.")]
+Normalize = Annotated[
+    str | None, typer.Option(help="How to normalise --edges: rows, graph or none; by default, as published.")
+]
 Share = Annotated[
     str | None,
     typer.Option(
-        help="Weight of the residual connection, from 0 to 1; or measured, each position's own. 0.5 by default.",
+        help="Residual weight from 0 to 1, or measured (per position); by default, 0.5.",
         show_default=False,
     ),
 ]
 Sinks = Annotated[
     str,
     typer.Option(
-        help="What becomes of attention to tokens whose values carry next to nothing: keep, or residual (it stays)."
+        help="What to do with attention to sinks, tokens with near-zero values: keep, or residual (add it to the residual "
+        "connection)."
     ),
 ]
-Target = Annotated[str | None, typer.Option(help="For encoder-decoders: what the decoder writes.")]
-Truncate = Annotated[bool, typer.Option("--truncate", help="Cut a text that is too long for the model.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; a GPU if there is one, by default.")]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")]
-Gguf = Annotated[str | None, typer.Option(help="Name of a GGUF file in the folder or repository.")]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")]
-Data = Annotated[
-    Path | None, typer.Option(help="A folder with the data, or the file itself; see docs/reproduction.md.")
+Target = Annotated[str | None, typer.Option(help="For encoder-decoders: the text that the decoder writes.")]
+ImageFile = Annotated[
+    list[Path] | None,
+    typer.Option("--image", metavar="FILE", help="For vision-language models: an image to read with the text."),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")]
-Safetensors = Annotated[
+Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long for the model.")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        help="cpu, cuda, cuda:1, mps, or auto to spread the model over all GPUs; by default, a GPU if there is one.",
+        rich_help_panel=LOADING,
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of the model on the hub.", rich_help_panel=LOADING)
+]
+Gguf = Annotated[
+    str | None, typer.Option(help="Name of a GGUF file in the model folder or repository.", rich_help_panel=LOADING)
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Allow code that comes with the model to run.", rich_help_panel=LOADING),
+]
+Data = Annotated[Path | None, typer.Option(help="Folder or file with the data; see docs/reproduction.md.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="Random seed.")]
+AllowPickle = Annotated[
     bool,
     typer.Option(
-        " /--no-safetensors", help="Also read PyTorch files, by torch's weights-only reader.", show_default=False
+        "--allow-pickle",
+        help="Also load PyTorch files (.bin), with torch's weights-only reader.",
+        rich_help_panel=LOADING,
     ),
 ]
 Of = Annotated[
     str | None,
     typer.Option(
-        help="What importance and gradients are of: probability, logit, log-odds or difference.", show_default=False
+        help="What importance and gradients measure: probability, logit, log-odds or difference.", show_default=False
     ),
 ]
 Budget = Annotated[
     str | None,
     typer.Option(
         "--importance",
-        help="How much is measured by changing the text: none; fast: gradient, and blank-out of whole sentences and of as "
-        "many tokens as 20 seconds allow, the highest by answer edges first; a number: the same in so many seconds; full: "
-        "every token. fast by default.",
+        help="How much importance to compute: none, full, fast (stop blank-out after 20 seconds), or a number of seconds; "
+        "by default, fast.",
         show_default=False,
     ),
 ]
-Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
+Dtype = Annotated[
+    str, typer.Option(help="Model dtype: auto, float32, float16, bfloat16 or float64.", rich_help_panel=LOADING)
+]
 
 STAGES = {
     "load": "loading the model",
     "model": "running the model",
-    "answer edges": "splitting the answer over its edges",
-    "gradient": "taking the gradient",
+    "answer edges": "computing answer edges",
+    "gradient": "computing the gradient",
     "sentences": "leaving sentences out: {} of {}",
     "blank-out": "blanking tokens out: {} of {}",
     "flow": "flow: {} of {}",
 }
-"""What a terminal says of the work on one text."""
+"""Progress messages for one text."""
+
+IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
+SOUNDS = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
 
 progress = to_stderr
+
+
+def check_output(output: Path | None, extensions: Iterable[str]) -> None:
+    """Check --output before a model is loaded."""
+    if output is not None:
+        of_extension(dict.fromkeys(extensions), output)
+        check_writable(output)
+
+
+def check_reads_text(model: Model, text: str) -> None:
+    """Refuse the path of an image or sound as the text of a model that reads text."""
+    of_sound = text.lower().endswith(SOUNDS)
+    try:
+        if not (of_sound or text.lower().endswith(IMAGES)) or not Path(text).is_file():
+            return
+    except OSError:  # too long for a path
+        return
+    if model.hears or getattr(model.model, "main_input_name", "") == "pixel_values":
+        return
+    if of_sound:
+        raise InputError(f"{text!r} is a sound file, but this model reads text: give a text, or choose an audio model")
+    raise InputError(
+        f"{text!r} is an image file, but this model reads text: give a text, and for a vision-language model --image "
+        f"{text}; or choose a vision model"
+    )
 
 
 def numbers(text: str, what: str, least: int = 1) -> list[int]:
@@ -109,21 +168,27 @@ def numbers(text: str, what: str, least: int = 1) -> list[int]:
     except ValueError:
         values = []
     if not values or min(values) < least:
-        kind = "positive numbers" if least else "numbers from 0"
-        raise InputError(f"{what} {text!r}: expected {kind} with commas between them, for example 16,64")
+        kind = "positive integers" if least else "integers from 0"
+        raise InputError(f"{what} {text!r}: expected {kind} separated by commas, for example 16,64")
     return values
 
 
+def one_image(paths: list[Path] | None) -> Path | None:
+    if paths and len(paths) > 1:
+        raise InputError(f"--image is given {len(paths)} times: expected one image")
+    return paths[0] if paths else None
+
+
 def read_text(text: str) -> str:
-    """What stands on the command line, or, for -, on standard input, without the end of its last line."""
+    """Return the text, or for - the contents of standard input without the final newline."""
     try:
         return sys.stdin.read().removesuffix("\n") if text == "-" else text
     except UnicodeDecodeError:
-        raise InputError("standard input is not UTF-8: decode it with its own encoding first") from None
+        raise InputError("standard input is not UTF-8: convert it to UTF-8 first") from None
 
 
 def read_share(text: str | None) -> float | Literal["measured"] | None:
-    """A weight of the residual connection, or "measured"."""
+    """Parse --residual: a residual weight, or "measured"."""
     if text is None:
         return None
     if text == "measured":
@@ -133,17 +198,17 @@ def read_share(text: str | None) -> float | Literal["measured"] | None:
     except ValueError:
         weight = -1.0
     if not 0 <= weight <= 1:
-        raise InputError(f"residual {text!r}: expected a weight between 0 and 1, or measured")
+        raise InputError(f"--residual {text!r}: expected a weight between 0 and 1, or measured")
     return weight
 
 
 def read_answer(text: str | None) -> int | str | None:
-    """A class or token by its name, or by its number."""
+    """Parse --answer: a class or token, by name or by number."""
     return int(text) if text is not None and text.isdecimal() else text
 
 
 def read_importance(text: str | None) -> str | float | None:
-    """How much importance a page has: none, fast, full, or a number of seconds."""
+    """Parse --importance: none, fast, full, or a number of seconds."""
     if text is None or text in ("none", "fast", "full"):
         return text
     try:
@@ -151,12 +216,12 @@ def read_importance(text: str | None) -> str | float | None:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise InputError(f"importance {text!r}: expected none, fast, full, or a number of seconds for blank-out")
+        raise InputError(f"--importance {text!r}: expected none, fast, full, or a number of seconds for blank-out")
     return seconds
 
 
 def check_measure(of: str | None) -> None:
-    """A wrong --of is told before a model is loaded."""
+    """Check --of before a model is loaded."""
     from attnflow.importance.question import check_of
 
     if of is not None:
@@ -164,17 +229,17 @@ def check_measure(of: str | None) -> None:
 
 
 def deliver(result: TokenAttention, output: Path | None, as_json: bool, headline: str | None = None) -> None:
-    """Write a result to a file, print it as JSON, or show it below a headline, as the options say."""
+    """Save a result to a file, print it as JSON, or show it below a headline, depending on the options."""
     if output is not None:
         result.save(output)
         progress(f"wrote {output}")
     if as_json:
         print(json.dumps(result.to_dict()))
     elif output is None:
-        if len(result.queries) > 1:
+        if len(result.queries) > 1 and result.method != SPOKEN:
             raise InputError(
-                "this model has no class token, so there is no query to show by default: give --query, a position from 0 "
-                f"to {len(result.queries) - 1} or a token, or --json for all of them"
+                "this model has no class token, so there is no default query: give --query with a token or a position from "
+                f"0 to {len(result.queries) - 1}, or --json for all queries"
             )
         if headline is not None:
             print(headline)

@@ -12,30 +12,33 @@ from attnflow.cli.options import Data, Device, numbers, progress
 
 
 def reproduce(
-    what: Annotated[list[str], typer.Argument(help="Some of table1 to table3 and figure1 to figure4; or all.")],
+    what: Annotated[list[str], typer.Argument(help="table1 to table3, figure1 to figure4, or all.")],
     data: Data = None,
-    samples: Annotated[int, typer.Option(min=2, help="Test examples of Tables 1 and 2.")] = 2000,
-    seeds: Annotated[
-        str, typer.Option(help="Training seeds of Tables 1 and 2; those without a model are trained.")
-    ] = "0",
-    recipe: Annotated[str, typer.Option(help="Of the verb-number models: best, authors or plain.")] = "best",
+    samples: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Number of test examples for Tables 1 and 2.")
+    ] = 2000,
+    seeds: Annotated[str, typer.Option(help="Training seeds for Tables 1 and 2; missing models are trained.")] = "0",
+    recipe: Annotated[
+        str, typer.Option(help="Training recipe of the verb-number models: best, authors or plain.")
+    ] = "best",
     models: Annotated[
-        Path | None, typer.Option(help="Where trained models lie, or go; OUTPUT/models by default.")
+        Path | None, typer.Option(help="Folder of the trained models; by default, OUTPUT/models.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("-m", "--model", help="For Table 3 the classifier, for Figure 4 the masked LM.")
+        str | None,
+        typer.Option("-m", "--model", help="The classifier for Table 3, or the masked language model for Figure 4."),
     ] = None,
     device: Device = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for results, tables and pictures.")] = Path(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the results, tables and figures.")] = Path(
         "reproduction"
     ),
 ) -> None:
-    """The paper's tables and figures, its numbers beside ours: .json, .md, and .svg, .pdf and .png pictures."""
+    """Reproduce the paper's tables and figures, with its numbers next to ours (.json, .md, .svg, .pdf and .png)."""
     silence()
     from attnflow.paper.experiments import Reproduction
 
     reproduction = Reproduction(
-        output, data=data, models=models, model=model, recipe=recipe, seeds=numbers(seeds, "seeds", least=0),
+        output, data=data, models=models, model=model, recipe=recipe, seeds=numbers(seeds, "--seeds", least=0),
         samples=samples, device=device, say=progress,
     )  # fmt: skip
     for text in reproduction.run(what):

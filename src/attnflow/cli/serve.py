@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnflow.capture.silence import silence
-from attnflow.cli.options import Device, Dtype, Safetensors, TrustRemoteCode, progress
+from attnflow.cli.options import AllowPickle, Device, Dtype, TrustRemoteCode, progress
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,39 +25,38 @@ def serve(
         list[str] | None,
         typer.Option(
             "-m", "--model",
-            help="Folder or hub id, or NAME=FOLDER to give it a name; several times for several models. Without it, the "
+            help="Model folder or hub id, or NAME=FOLDER to name it; repeat the option for more models. By default, the "
             "embedded verb-number model.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8421,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 picks a free one.")] = 8421,
     host: Annotated[
         str,
         typer.Option(
-            help="The address to listen at, by which the server may also be called. There is no password: whoever "
-            "reaches it may use it."
+            help="Address to listen on. There is no password: anyone who can reach it can use it."
         ),
     ] = "127.0.0.1",
     open_page: Annotated[bool, typer.Option(" /--no-open", help="Do not open a browser.", show_default=False)] = True,
-    max_tokens: Annotated[int, typer.Option(min=1, help="How many tokens a text may have.")] = 512,
-    queue: Annotated[int, typer.Option(min=1, help="How many requests may wait.")] = 32,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of tokens per text.")] = 512,
+    queue: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of waiting requests.")] = 32,
     device: Device = None,
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    safetensors: Safetensors = True,
+    allow_pickle: AllowPickle = False,
 ) -> None:  # fmt: skip
-    """The page as a local web app: type a text, choose a model, look. Also a JSON API, which GET /api lists."""
+    """Run the interactive page as a local web app, with a JSON API that is described at /api."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as e:
         raise InputError(f"the web app needs {e.name}: pip install 'attnflow[serve]'") from None
-    with closing(listen(host, port)) as sock:  # a taken port is reported before models are loaded
+    with closing(listen(host, port)) as sock:  # report a taken port before loading models
         silence()
         from attnflow.server.app import run
         from attnflow.server.limits import Limits
 
         models = load_models(
-            model or [], device=device, dtype=dtype, trust_remote_code=trust_remote_code, safetensors=safetensors
+            model or [], device=device, dtype=dtype, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
         )
         if not ip_address(sock.getsockname()[0]).is_loopback:
             progress(f"attnflow: other machines can reach {host}, and there is no password")
@@ -65,35 +64,36 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there, or one sentence that says why it cannot."""
+    """Return a listening socket, or raise an `InputError` that says why there is none."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
-        raise InputError(
-            f"host {host!r} is not known: expected 127.0.0.1, or a name or address of this machine"
-        ) from None
+        raise InputError(f"unknown --host {host!r}: expected 127.0.0.1, or a name or address of this machine") from None
     sock = socket.socket(family, kind, protocol)
     try:
-        if os.name == "posix":  # a port whose last connections still wind down is free; on Windows this would share it
+        if os.name == "posix":  # reuse a port whose old connections are still closing; on Windows this would share it
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(128)
     except OSError as e:
         sock.close()
         if e.errno == errno.EADDRINUSE:
-            raise InputError(f"port {port} is taken: give another with --port, or --port 0 for any free one") from None
+            raise InputError(
+                f"port {port} is already in use: give another one with --port, or --port 0 to pick a free one"
+            ) from None
         if e.errno == errno.EADDRNOTAVAIL:
             raise InputError(
-                f"host {host!r} is not an address of this machine: expected 127.0.0.1, for example"
+                f"--host {host!r} is not an address of this machine: expected, for example, 127.0.0.1"
             ) from None
-        raise InputError(
-            f"cannot listen at {host} port {port} ({e.strerror}): give another --port, or --host"
-        ) from None
+        raise InputError(f"cannot listen on {host} port {port} ({e.strerror}): give another --port or --host") from None
     return sock
 
 
 def load_models(sources: list[str], **options: Any) -> list[Served]:
-    """The models, each under a name that tells clients nothing of where its folder is. options: of `attnflow.load`."""
+    """Load the models, each with a name that does not reveal its folder to clients.
+
+    options: passed to `attnflow.load`.
+    """
     import attnflow
     from attnflow.server.service import served
 
@@ -105,7 +105,7 @@ def load_models(sources: list[str], **options: Any) -> list[Served]:
         name, folder = name_and_folder(source)
         if name in folders:
             raise InputError(
-                f"two models are named {name!r}, {folders[name]!r} and {folder!r}: give one another name, with -m "
+                f"two models are named {name!r}, {folders[name]!r} and {folder!r}: rename one of them with -m "
                 "NAME=FOLDER"
             )
         folders[name] = folder
@@ -119,10 +119,10 @@ def load_models(sources: list[str], **options: Any) -> list[Served]:
 
 
 def name_and_folder(source: str) -> tuple[str, str]:
-    """NAME=FOLDER as two; a folder by itself is named by its last part, and a hub id by itself."""
+    """Split NAME=FOLDER. Without a name, use the last part of a folder, or the whole hub id."""
     name, mark, folder = source.partition("=")
     if mark and not Path(source).exists():
         if not name or not folder:
-            raise InputError(f"model {source!r}: expected a folder, a hub id, or NAME=FOLDER")
+            raise InputError(f"--model {source!r}: expected a folder, a hub id, or NAME=FOLDER")
         return name, folder
     return (Path(source).resolve().name if Path(source).exists() else source), source

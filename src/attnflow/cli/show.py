@@ -1,10 +1,11 @@
-"""`attnflow show`: one text, explained in the terminal or in a file."""
+"""`attnflow show`: explain one text in the terminal or in a file."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,18 +15,19 @@ from attnflow.capture.silence import silence
 from attnflow.cli.heads_option import Heads, check_heads, show_heads
 from attnflow.cli.options import (
     STAGES,
+    AllowPickle,
     AsJson,
     Budget,
     Device,
     Dtype,
     EdgeWeights,
     Gguf,
+    ImageFile,
     ModelName,
     Normalize,
     Of,
     Residual,
     Revision,
-    Safetensors,
     Sinks,
     Special,
     Target,
@@ -34,7 +36,10 @@ from attnflow.cli.options import (
     TrustRemoteCode,
     Words,
     check_measure,
+    check_output,
+    check_reads_text,
     deliver,
+    one_image,
     progress,
     read_answer,
     read_importance,
@@ -42,9 +47,11 @@ from attnflow.cli.options import (
     read_text,
 )
 from attnflow.errors import AttentionWarning, InputError
+from attnflow.files import PICTURES
 from attnflow.jobs.progress import Stages
 from attnflow.method_table import IMPORTANCE as OF_TOKENS
 from attnflow.method_table import LAYERED, method_name, takes
+from attnflow.result_files import WRITERS
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
@@ -58,6 +65,7 @@ if TYPE_CHECKING:
 
 OF_ANSWERS = ANSWER_WAYS
 PROPAGATIONS = (*OF_ANSWERS, *LAYERED, "gather")
+FILES = (".html", *PICTURES, *WRITERS)
 NOT_ON_A_PAGE = ("joint_flow", "gather")
 IMPORTANCE = tuple(name.replace("_", "-") for name in OF_TOKENS)
 
@@ -68,23 +76,21 @@ def show(
     method: Annotated[
         str | None,
         typer.Option(
-            help="answer_inputs: what the answer owes to each token the whole way down through all layers, with a sign "
-            "(answer edges); answer_rows: what the position that answers reads from each token; raw, rollout, flow, "
-            "joint_flow: where a hidden state comes from; gather, with edges by gradients; or importance: blank-out, "
-            "gradient, integrated-gradients, shapley. By default answer_inputs of a classifier or a masked language model, "
-            "answer_rows of a model that writes the next token; rollout with options that are about a hidden state, such "
-            "as --query, and where a model has no answer edges.",
+            help="To explain the answer: answer_inputs, answer_rows, blank-out, gradient, integrated-gradients, shapley, "
+            "or gather (with --edges). To explain a hidden state: raw, rollout, flow, joint_flow. By default, the best "
+            "method for the model's answer, or rollout with --query and other options about hidden states.",
             show_default=False,
         ),
     ] = None,
     edges: EdgeWeights = None,
     query: Annotated[
         str | None,
-        typer.Option(help="Position or token to explain; by default the class token, or the last token of a decoder."),
+        typer.Option(help="Position or token to explain; by default, the class token, or the last token of a decoder."),
     ] = None,
     layer: Annotated[
-        str, typer.Option(help="L1, L2, … as in the paper; last; or all (with --json or --output).")
+        str, typer.Option(help="Layer to explain: L1, L2, …, last, or all (with --json or --output).")
     ] = "last",
+    images: ImageFile = None,
     heads: Heads = None,
     words: Words = False,
     special: Special = True,
@@ -93,15 +99,12 @@ def show(
     normalize: Normalize = None,
     answer: Annotated[
         str | None,
-        typer.Option(
-            help="The class or token that answer edges, importance and edges by gradients are about; the model's own, by "
-            "default."
-        ),
+        typer.Option(help="The class or token to explain; by default, the model's prediction."),
     ] = None,
     of: Of = None,
     importance: Budget = None,
     receptive_field: Annotated[
-        str | None, typer.Option(help="For decoders: ratio, difference or layer; relative to uniform attention.")
+        str | None, typer.Option(help="For decoders: correct for uniform attention by ratio, difference or layer.")
     ] = None,
     target: Target = None,
     truncate: Truncate = False,
@@ -110,36 +113,38 @@ def show(
     device: Device = None,
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
-    safetensors: Safetensors = True,
+    allow_pickle: AllowPickle = False,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--output",
-            help="Write the interactive page (.html), a picture (.svg, .pdf, .png) or the data (.json, .npz, .csv, "
-            ".parquet).",
+            help="Save a page (.html), a picture (.svg, .pdf, .png) or the data (.json, .npz, .csv, .parquet).",
         ),
     ] = None,
     beside: Annotated[
         str | None,
-        typer.Option(help="With -o page.html: another text beside the first, word by word, with what differs shaded."),
+        typer.Option(help="With -o page.html: compare with this second text."),
     ] = None,
-    beside_model: Annotated[
-        str | None, typer.Option(help="The same by another model: of the same text, or of the one of --beside.")
-    ] = None,
+    beside_model: Annotated[str | None, typer.Option(help="With -o page.html: compare with this second model.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which input tokens the model's answer, or a hidden state, comes from: shown as a table."""
+    """Show which input tokens the model's answer or a hidden state comes from."""
     as_page = output is not None and output.suffix.lower() == ".html"
     paired = beside is not None or beside_model is not None
+    image = one_image(images)
+    if image is not None and (paired or target is not None or words):
+        raise InputError(
+            "--image cannot be combined with --beside, --beside-model, --target or --words: leave them out"
+        )
     if paired and not as_page:
-        raise InputError("--beside and --beside-model make a page of two: give -o page.html too, or leave them out")
+        raise InputError("--beside and --beside-model need a page: add -o page.html, or leave them out")
     at_state = bool(query or layer != "last" or receptive_field is not None)
     placed = bool(words or at_state)
     by_default = method is None
     if as_page and method in NOT_ON_A_PAGE:
         raise InputError(
-            f"the page has no {method}: leave --method out, or take it with the terminal, with --json or with other files"
+            f"the page cannot show {method}: leave --method out, or use the terminal, --json or another file format"
         )
     if heads is not None:
         others = {
@@ -158,8 +163,8 @@ def show(
     check_sinks(sinks)
     if budget is not None and not as_page:
         raise InputError(
-            "--importance is about what a page has: give -o page.html, or --method blank-out or gradient, which have all "
-            "tokens; attnflow compare takes it too"
+            "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
+            "tokens; attnflow compare has --importance too"
         )
     own = method_name(method)
     for option, name, chosen in (
@@ -168,46 +173,49 @@ def show(
     ):
         if chosen and as_page:
             raise InputError(
-                f"the page computes rollout and flow with one weight for all: {option} goes with the terminal, with --json "
-                "and with other files"
+                f"the page computes rollout and flow with one residual weight: use {option} with the terminal, --json or "
+                "another file format"
             )
         if chosen and not takes(own, name):
-            raise InputError(f"{option} goes with rollout and flow, and not with method {method}: leave it out")
+            raise InputError(f"{option} works with rollout and flow, not with method {method}: leave it out")
     if method in OF_ANSWERS and (at_state or target is not None or residual is not None):
         raise InputError(
-            f"method {method} is about the model's answer: --query, --layer, --target, --residual and --receptive-field "
-            "do not go with it"
+            f"method {method} explains the model's answer: leave out --query, --layer, --target, --residual and "
+            "--receptive-field"
         )
     if method == "gather" and placed:
         raise InputError(
-            "method gather is about tokens and the model's answer: --words, --query, --layer and --receptive-field do not "
-            "go with it"
+            "method gather explains the model's answer by its tokens: leave out --words, --query, --layer and "
+            "--receptive-field"
         )
     if method in IMPORTANCE and (at_state or target is not None or (words and method != "blank-out")):
         too = "" if method == "blank-out" else "--words, "
         raise InputError(
-            f"method {method} is about tokens and the model's answer: {too}--query, --layer, --target and "
-            "--receptive-field do not go with it"
+            f"method {method} explains the model's answer by its tokens: leave out {too}--query, --layer, --target and "
+            "--receptive-field"
         )
     if receptive_field is not None and not takes(own, "receptive_field"):
         raise InputError(
-            "--receptive-field goes with rollout and flow: raw attention of one layer has no field to compare with"
+            "--receptive-field works with rollout and flow: raw attention of one layer has no receptive field"
         )
+    check_output(output, FILES)
     silence()
     check_measure(of)
     import attnflow
 
     text = read_text(text)
+    item: Any = text if image is None else (text, image)
     with Stages(STAGES) as stages:
         stages("load", 0, 1)
         loaded = attnflow.load(
             model, revision=revision, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-            safetensors=safetensors, gguf_file=gguf,
+            allow_pickle=allow_pickle, gguf_file=gguf,
         )  # fmt: skip
+    check_reads_text(loaded, text)
     if heads is not None:
         show_heads(
             loaded,
-            text,
+            item,
             heads,
             query,
             target=target,
@@ -223,10 +231,10 @@ def show(
         from attnflow.view.explain import explain, traced
 
         plan = plan_of(budget)
-        if method in IMPORTANCE:  # what is named is measured of every token, unless a limit is given with it
+        if method in IMPORTANCE:  # a named method covers every token, unless --importance sets a limit
             plan = {"blank-out": {}, **plan} if budget is not None and method == "blank-out" else {**plan, method: {}}
 
-        def explained(one: Model, of_text: str) -> Page:
+        def explained(one: Model, of_text: Any) -> Page:
             with Stages(STAGES) as stages:
                 stages("model", 0, 1)
                 trace = traced(one, of_text, target, truncate)
@@ -247,7 +255,7 @@ def show(
                 _check_opening(made, method)
             return made
 
-        first = explained(loaded, text)
+        first = explained(loaded, item)
         page: Page | Pair = first
         if paired:
             second = loaded
@@ -257,7 +265,7 @@ def show(
                     device=device,
                     dtype=dtype,
                     trust_remote_code=trust_remote_code,
-                    safetensors=safetensors,
+                    allow_pickle=allow_pickle,
                 )
             page = first.beside(explained(second, text if beside is None else read_text(beside)))
         page.save(output)
@@ -267,19 +275,24 @@ def show(
         return
     choice = read_answer(answer)
     reason = ""
+    changed = words or layer != "last" or receptive_field is not None or residual is not None or sinks != "keep"
+    if loaded.hears and by_default and edges is None and not changed and _writes(loaded):
+        result = _spoken(loaded, text, target, query, truncate)
+        deliver(result, output, as_json, f"transcript: {result.text!r}")
+        return
     if method in OF_ANSWERS:
         try:
-            result, headline = _of_answer(loaded, text, None if by_default else method, choice, truncate, words)
+            result, headline = _of_answer(loaded, item, None if by_default else method, choice, truncate, words)
         except InputError as e:
             if not by_default or answer is not None or edges is not None:
                 raise
             method, reason = "rollout", str(e)
     if method in IMPORTANCE:
         whole = {"unit": "word"} if words else {}
-        result, headline = _importance(loaded, text, method, answer=choice, truncate=truncate, **measured, **whole)
+        result, headline = _importance(loaded, item, method, answer=choice, truncate=truncate, **measured, **whole)
     elif method not in OF_ANSWERS:
         trace = loaded.trace(
-            text, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=choice, **measured
+            item, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=choice, **measured
         )
         if words:
             trace = trace.words()
@@ -288,7 +301,7 @@ def show(
         if output is None and not as_json:
             for name, value in (("layer", layer), ("query", position)):
                 if value == "all":
-                    raise InputError(f"{name} all: a table shows one {name}; give --json or --output for all of them")
+                    raise InputError(f"--{name} all: a table shows one {name}; use --json or --output for all of them")
         if method == "gather":
             result = trace.gather(share if isinstance(share, float) else None)
         elif method == "raw":
@@ -298,7 +311,7 @@ def show(
             result = getattr(trace, method)(position, number, **options)
         headline = _headline(trace)
     if reason:
-        progress(f"attnflow: this is rollout, because there are no answer edges: {reason.split('. ')[0]}")
+        progress(f"attnflow: showing rollout, because there are no answer edges: {reason.split('. ')[0]}")
     if not special:
         result = result.without_special()
     deliver(result, output, as_json, headline)
@@ -307,61 +320,84 @@ def show(
 def _check(
     method: str, edges: str | None, normalize: str | None, answer: str | None, of: str | None, as_page: bool
 ) -> None:
-    """Options that would do nothing are mistakes, and are told before a model is loaded."""
+    """Refuse options that would have no effect, before a model is loaded."""
     if method not in (*PROPAGATIONS, *IMPORTANCE):
         raise InputError(
-            f"method {method!r}: expected {', '.join((*PROPAGATIONS, *IMPORTANCE[:-1]))} or {IMPORTANCE[-1]}"
+            f"--method {method!r}: expected {', '.join((*PROPAGATIONS, *IMPORTANCE[:-1]))} or {IMPORTANCE[-1]}"
         )
     if normalize is not None and edges is None:
-        raise InputError("--normalize goes with --edges: give that too, or leave it out")
+        raise InputError("--normalize needs --edges: add --edges, or leave --normalize out")
     for option, value in (("--answer", answer), ("--of", of)):
         if value is None or takes(method_name(method), option.removeprefix("--"), edges):
             continue
         others = "answer edges, " if option == "--answer" else ""
         if edges is None or edges == "answer":
             raise InputError(
-                f"{option} goes with {others}importance ({', '.join(IMPORTANCE)}) and with edges by gradients: give such a "
-                "--method or --edges, or leave it out"
+                f"{option} works with {others}importance ({', '.join(IMPORTANCE)}) and gradient edges: give one of these "
+                "with --method or --edges, or leave it out"
             )
         if "gradient" not in edges:
-            raise InputError(f"{option} goes with edges by gradients, and {edges} are about no answer: leave it out")
+            raise InputError(
+                f"{option} works with gradient edges, and {edges} edges do not depend on the answer: leave it out"
+            )
     if method in OF_ANSWERS and edges not in (None, "answer"):
-        raise InputError(f"method {method} takes answer edges, and {edges} are others: leave --edges out")
+        raise InputError(f"method {method} uses answer edges, not {edges}: leave --edges out")
     if edges is not None and method in IMPORTANCE:
-        raise InputError(f"method {method} looks at no edges: leave --edges out")
+        raise InputError(f"method {method} uses no edges: leave --edges out")
     if method == "gather" and edges is None:
-        raise InputError(
-            "method gather adds up edges by gradients: give --edges attention-gradient or --edges gradient"
-        )
+        raise InputError("method gather sums gradient edges: give --edges attention-gradient or --edges gradient")
     if as_page and edges is not None:
         raise InputError(
-            "the page shows attention itself: --edges go with the terminal, with --json and with other files"
+            "the page shows attention weights: use --edges with the terminal, --json or another file format"
         )
     if as_page and answer is not None:
         raise InputError(
-            "the page is about the model's own answer: --answer goes with the terminal, with --json and with other files"
+            "the page explains the model's own answer: use --answer with the terminal, --json or another file format"
         )
 
 
 def _check_opening(page: Page, method: str) -> None:
-    """That a page has the answer edges which it shall open with: it has those of one way, or says why there are none."""
+    """Check that a page has the answer edges of the method it should open with; it has one kind of them, or none."""
     names = [importance["name"] for importance in page.document["importance"]]
     if method not in OF_ANSWERS or method in names:
         return
     others = [name for name in names if name in OF_ANSWERS]
     reason = f"has {others[0]}" if others else f"has no answer edges. {page.document['missing']}".rstrip(". ")
     raise InputError(
-        f"method {method}: the page of this text {reason}; leave --method out, or take it with the terminal, with --json "
-        "or with other files"
+        f"method {method}: the page of this text {reason}; leave --method out, or use the terminal, --json or another file "
+        "format"
+    )
+
+
+def _writes(model: Model) -> bool:
+    """Return whether the model is an encoder-decoder."""
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def _spoken(model: Model, sound: str, target: str | None, query: str | None, truncate: bool) -> TokenAttention:
+    """Return when each word of a transcript was spoken, or only the word that --query names."""
+    result = model.trace(sound, target=target, truncate=truncate).spoken()
+    if query in (None, "all"):
+        return result
+    word = read_query(query, len(result.queries))
+    (_, at) = result.where(word if isinstance(word, int | str) else None)
+    return replace(
+        result,
+        values=result.values[:, [at]],
+        queries=result.queries[at : at + 1],
+        query_tokens=result.query_tokens[at : at + 1],
     )
 
 
 def _of_answer(
-    model: Model, text: str, method: str | None, answer: int | str | None, truncate: bool, words: bool
+    model: Model, text: Any, method: str | None, answer: int | str | None, truncate: bool, words: bool
 ) -> tuple[TokenAttention, str | None]:
-    """What the answer takes from each token, and what the model says. method: None for the best one of such a model."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise InputError(f"{model!r} reads a text and writes another, which attnflow answer explains")
+    """Return what the answer takes from each token, and a headline with the model's prediction.
+
+    method: None selects the best one for the model.
+    """
+    if _writes(model):
+        raise InputError(f"{model!r} is an encoder-decoder: attnflow answer explains the text that it writes")
     trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
     if method is None:
         result = trace.sources()
@@ -381,10 +417,10 @@ def _headline(trace: Trace) -> str | None:
     return f"{trace.prediction.kind}: {answers}"
 
 
-def _importance(model: Model, text: str, method: str, **options: Any) -> tuple[TokenAttention, str]:
-    """What each token is worth, and the answer it is about."""
+def _importance(model: Model, text: Any, method: str, **options: Any) -> tuple[TokenAttention, str]:
+    """Return the importance of each token, and a headline with the answer."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # the result says it itself
+        warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # the result says so too
         result: TokenAttention = getattr(model, method.replace("-", "_"))(text, **options)
     answer = result.provenance["answer"]
     return result, _answer_line(answer)

@@ -12,11 +12,9 @@ from attnflow.cli.options import Data, Device, Seed, progress
 
 app = typer.Typer(no_args_is_help=True, help="Train the models of the paper's experiments.")
 
-Out = Annotated[
-    Path, typer.Option("-o", "--output", help="Folder for the model; a run that was cut off goes on from there.")
-]
+Out = Annotated[Path, typer.Option("-o", "--output", help="Folder for the model; an interrupted run resumes from it.")]
 Base = Annotated[str, typer.Option(help="Folder or hub id of the encoder to start from.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Passes over the examples.")]
+Epochs = Annotated[int, typer.Option(min=1, metavar="N", help="Number of epochs.")]
 
 
 @app.command("verb-number")
@@ -24,18 +22,18 @@ def verb_number(
     output: Out,
     data: Data = None,
     recipe: Annotated[
-        str, typer.Option(help="best; authors: an LSTM teacher and their dropout; plain: neither.")
+        str, typer.Option(help="best, authors (LSTM teacher and the authors' dropout) or plain (neither).")
     ] = "best",
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the examples; the recipe's if not given.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of epochs; by default, from the recipe.")
     ] = None,
     teacher: Annotated[
-        list[Path] | None, typer.Option(help="Folder of attnflow train teacher; may be given several times.")
+        list[Path] | None, typer.Option(help="Folder written by attnflow train teacher; repeat the option for more.")
     ] = None,
     seed: Seed = 0,
     device: Device = None,
 ) -> None:
-    """The paper's model: 6 layers, 8 heads, width 128, GPT-2 blocks without the causal mask."""
+    """Train the paper's model: 6 layers, 8 heads, width 128, GPT-2 blocks without the causal mask."""
     silence()
     from attnflow.paper.data_files import agreement_file, find, folder_in
     from attnflow.paper.verb_number import train
@@ -53,7 +51,7 @@ def verb_number(
 def teacher(
     output: Out, base: Base, data: Data = None, epochs: Epochs = 2, seed: Seed = 0, device: Device = None
 ) -> None:
-    """An encoder fine-tuned to tell the number of the verb, for the model above to imitate."""
+    """Fine-tune an encoder to predict verb number, as a teacher for the verb-number model."""
     silence()
     from attnflow.paper.data_files import agreement_file, find
     from attnflow.paper.teacher import train_encoder
@@ -66,7 +64,10 @@ def teacher(
 
 @app.command("sst2")
 def sst2(output: Out, base: Base, data: Data = None, epochs: Epochs = 4, seed: Seed = 0, device: Device = None) -> None:
-    """A sentence classifier for Table 3: train.tsv, dev.tsv and test.tsv with the columns sentence and label."""
+    """Train a sentence classifier for Table 3.
+
+    The data are train.tsv, dev.tsv and test.tsv with the columns sentence and label.
+    """
     silence()
     from attnflow.paper.data_files import folder_of
     from attnflow.paper.sst2 import train
@@ -79,7 +80,10 @@ def sst2(output: Out, base: Base, data: Data = None, epochs: Epochs = 4, seed: S
 def masked_lm(
     output: Out, base: Base, data: Data = None, epochs: Epochs = 30, seed: Seed = 0, device: Device = None
 ) -> None:
-    """A masked language model for Figure 4: text.train.txt, text.valid.txt and text.test.txt, one sentence a line."""
+    """Train a masked language model for Figure 4.
+
+    The data are text.train.txt, text.valid.txt and text.test.txt with one sentence per line.
+    """
     silence()
     from attnflow.paper.data_files import folder_of
     from attnflow.paper.masked_lm import train

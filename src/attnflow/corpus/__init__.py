@@ -1,4 +1,4 @@
-"""Many texts: files in, a Parquet dataset out, resumable; on one machine or on Ray.
+"""Corpus jobs: explain many texts, resumably, into a Parquet dataset, on one machine or on Ray.
 
 explain_corpus   explains every text of a file or folder
 """

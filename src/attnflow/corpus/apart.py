@@ -1,5 +1,7 @@
-"""Tokens that stand apart where words are compared: special ones, a first token that takes attention as a sink, and the
-position itself that is explained."""
+"""Tokens that are left out when words are compared.
+
+These are special tokens, a first token that is an attention sink, and the explained position itself.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,15 @@ from attnflow.corpus.shards import Scores, read_batches, scored_texts
 from attnflow.corpus.tally import Batch, Floats, Ints
 
 SAMPLE = 256
-"""Texts, the first of the corpus, that tell whether the first token is a sink."""
+"""How many texts, from the start of the corpus, decide whether the first token is a sink."""
 FEWEST = 4
-"""Tokens of such a text."""
+"""Texts with fewer tokens are not used for that decision."""
 TIMES = 3.0
-"""A sink takes at least so many times the even share of its text, in a typical one."""
+"""A sink receives at least this many times the even share, in a typical text."""
 
 
 def has_sink(paths: Sequence[Path], scores: Scores, folder: Path) -> bool:
-    """Whether the first token of a typical text takes what no word earns, by some method. scores: of one layer."""
+    """Return whether the first token acts as a sink in a typical text, under any method. scores: those of one layer."""
     taken: list[Floats] = []
     for table in read_batches(paths, scores, "looking for sinks"):
         batch, _ = scored_texts(table, scores, folder)
@@ -36,7 +38,7 @@ def has_sink(paths: Sequence[Path], scores: Scores, folder: Path) -> bool:
 
 
 def aside(batch: Batch, table: Any, sink: bool) -> Batch:
-    """The same texts with all that stands apart counted as special. table: their rows."""
+    """Return the same texts with every token that is left out marked as special. table: their rows."""
     special = batch.special.copy()
     if sink:
         special[batch.starts] = True
@@ -46,7 +48,7 @@ def aside(batch: Batch, table: Any, sink: bool) -> Batch:
 
 
 def _queries(batch: Batch, table: Any) -> tuple[Ints, Any]:
-    """Where the position stands that is explained, and which texts have one alone; parts of an input count from others."""
+    """Return the explained position of each text, and which texts have exactly one."""
     queries = table.column("queries")
     first = np.array([own[0] if own else 0 for own in queries.to_pylist()], np.int64)
     lone = queries.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) == 1
@@ -55,9 +57,9 @@ def _queries(batch: Batch, table: Any) -> tuple[Ints, Any]:
 
 
 class ApartSums:
-    """What a first token that is a sink, and the position that is explained, take of all scores, [first or query, method].
+    """The share of all scores that sinks and explained positions receive, [first or query, method].
 
-    texts: how many have such a position that is not special.
+    texts: how many texts have an explained position that is not special.
     """
 
     def __init__(self, methods: int) -> None:
@@ -74,7 +76,7 @@ class ApartSums:
 
 
 def list_apart(sums: ApartSums, methods: Sequence[str], texts: int) -> dict[str, dict[str, float] | None]:
-    """The mean share of a text of each, by method; None where it stands in fewer than half of the texts."""
+    """Return the mean share per text of each, by method; None if fewer than half of the texts have one."""
     names = ("first", "query")
     return {
         name: dict(zip(methods, (own / count).round(5).tolist(), strict=True)) if 2 * count >= texts and count else None

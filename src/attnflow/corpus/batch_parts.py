@@ -1,4 +1,4 @@
-"""Between batches and a sheet: where texts lie, what came out for some of them, and how it is put together again."""
+"""Conversion between sheets and batches: where each text starts, and how the results of batches are put back together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnflow.corpus.text_arrays import Floats, Ints, Sheet
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the texts of a sheet begin: starts of their tokens, and query_starts of their queries."""
+    """Where the texts of a sheet begin: `starts` in its tokens, `query_starts` in its queries."""
 
     sheet: Sheet
     starts: Ints
@@ -35,11 +35,12 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What came out for some texts of a sheet.
+    """The results for some texts of a sheet.
 
-    members: their places on it. values: of each column [text, query, input], padded; several: whether the queries are all
-    positions of a text, of which those that are explained are still to be chosen. places: [text], the positions that
-    answer, where the scores are about answers.
+    members: their places on the sheet.
+    values: one padded array [text, query, input] per column.
+    several: whether the query axis covers all positions of a text, so that the explained ones have yet to be selected.
+    places: [text], the positions that answer, if the scores are about answers.
     """
 
     members: Ints
@@ -51,7 +52,7 @@ class Part:
 
 
 class Copies:
-    """Tensors on their way from the model's device into memory, while the device goes on."""
+    """Tensors being copied from the model's device to memory while the device continues to work."""
 
     def __init__(self, tensors: Sequence[Tensor], answers: Likeliest | None) -> None:
         self.kind = None if answers is None else answers.kind
@@ -72,7 +73,7 @@ class Copies:
     def arrays(
         self,
     ) -> tuple[list[NDArray[np.floating]], tuple[str, Ints, NDArray[np.float64], NDArray[np.bool_]] | None]:
-        """The tensors, and kind, numbers, chances and answered of `Likeliest`."""
+        """Wait for the copies; return the tensors, and the kind, numbers, chances and answered of `Likeliest`."""
         if self.event is not None:
             self.event.synchronize()
         arrays = [x.numpy() for x in self.copies]
@@ -84,9 +85,12 @@ class Copies:
 
 
 def finite_texts(part: Part, sheet: Sheet, layout: Layout) -> NDArray[np.bool_]:
-    """[text]: whether all scores of a text are numbers. What lies outside of a text does not matter."""
+    """Return for each text whether all of its scores are finite, and its answer is not NaN. Padding is ignored."""
     lengths = sheet.lengths[part.members]
     finite = np.ones(len(part.members), bool)
+    if part.likeliest is not None:
+        _, _, chances, present = part.likeliest
+        finite &= ~(np.isnan(chances).any(1) & present)
     for x in part.values.values():
         if np.isfinite(x).all():
             continue
@@ -99,7 +103,7 @@ def finite_texts(part: Part, sheet: Sheet, layout: Layout) -> NDArray[np.bool_]:
 
 
 def write_part(part: Part, layout: Layout, starts: Ints, cells: Ints, values: Mapping[str, Floats]) -> None:
-    """Writes the scores of a part where they belong among those of all texts."""
+    """Write the scores of a part into the arrays of all texts."""
     if part.several:
         for number, text in enumerate(part.members.tolist()):
             if cells[text]:
@@ -109,5 +113,5 @@ def write_part(part: Part, layout: Layout, starts: Ints, cells: Ints, values: Ma
         return
     for name, x in part.values.items():
         steps = np.arange(x.shape[-1])
-        inside = steps < cells[part.members][:, None]  # of a text that failed, nothing
+        inside = steps < cells[part.members][:, None]  # a failed text has no cells
         values[name][(starts[part.members][:, None] + steps)[inside]] = x[:, 0][inside]

@@ -1,4 +1,4 @@
-"""Who reads, tokenizes and writes shards: a clerk, in this process or in one of its own, beside the model."""
+"""Reading, tokenizing and writing of shards, in the model's process or in separate processes."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ from attnflow.selection import places_of
 from attnflow.texts.sources import Corpus, Text
 
 Inputs = list[Encoded | Explained]
-"""Texts as the model takes them, or why a text cannot be explained."""
+"""Each text as model input, or the error that keeps it from being explained."""
 
 Encode = Callable[[Sequence[Any]], list[Encoded | InputError]]
 
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """How texts become tokens, for a model with one stack of layers; light enough to travel to another process.
+    """How texts become tokens, for a model with one stack of layers; small enough to send to another process.
 
-    limit: tokens that the model takes. typed: whether it takes types of tokens. causal: whether positions look back only.
-    query: what is explained, as a user wrote it. single: whether it is one position of any text, because the methods are
-    about the answer.
+    limit: the most tokens the model takes.
+    typed: whether the model takes token types.
+    causal: whether positions see only earlier ones.
+    query: what is explained, as the user wrote it.
+    single: whether every text has exactly one query, because the methods are about the answer.
     """
 
     tokenizer: Any
@@ -58,14 +60,14 @@ class Tokenizing:
         return encoded
 
     def queries(self, encoded: Encoded) -> list[int]:
-        """The positions of a text that are explained."""
+        """Return the positions of a text that are explained."""
         natural = class_or_last(self.causal, encoded.special)
         return [natural or 0] if self.single else places_of(self.query, encoded.tokens, natural)
 
 
 @dataclass(eq=False)
 class Desk:
-    """A shard that is begun: its texts, their labels or errors, and the sheet that went to the model."""
+    """A shard in progress: its texts, their labels or errors, and the sheet that was sent to the model."""
 
     texts: list[Text]
     inputs: Inputs
@@ -73,10 +75,12 @@ class Desk:
 
 
 class Clerk:
-    """Reads shards and writes them. What lies between, the scores, comes from elsewhere.
+    """Reads and writes shards. The scores are computed elsewhere.
 
-    folder: of the output. columns: of scores. answers: whether rows say which answer they are about. desks: the shards that
-    are begun, by their numbers.
+    folder: the output folder.
+    columns: the score columns.
+    answers: whether rows say which answer they are about.
+    desks: the shards in progress, by number.
     """
 
     def __init__(
@@ -87,13 +91,13 @@ class Clerk:
         self.desks: dict[int, Desk] = {}
 
     def inputs(self, shard: Shard, prepare: Callable[[Sequence[Text]], Inputs]) -> Inputs:
-        """The texts of a shard, one by one."""
+        """Read and prepare the texts of a shard one by one."""
         texts = self.reader.texts(shard)
         self.desks[shard.number] = Desk(texts, prepare(texts))
         return self.desks[shard.number].inputs
 
     def sheet(self, shard: Shard) -> Sheet:
-        """The texts of a shard that can run, as arrays."""
+        """Return as arrays the texts of a shard that can be explained."""
         assert self.tokenizing is not None
         self.inputs(shard, partial(prepared, encode=self.tokenizing.encode))
         desk = self.desks[shard.number]
@@ -109,7 +113,7 @@ class Clerk:
         return desk.sheet
 
     def write(self, shard: Shard, rows: Sequence[Explained] | Scored) -> Record:
-        """Writes the file of a shard that was begun; returns its record."""
+        """Write the file of a shard in progress; return its record."""
         desk = self.desks.pop(shard.number)
         arrays = None
         if isinstance(rows, Scored):
@@ -135,7 +139,7 @@ class Clerk:
 
 
 def prepared(texts: Sequence[Text], encode: Encode) -> Inputs:
-    """Texts through the tokenizer; for those that cannot be explained, why."""
+    """Tokenize texts; return an error row for each text that cannot be explained."""
     results: list[Encoded | Explained | None] = [unreadable(text) for text in texts]
     rest = [i for i, one in enumerate(results) if one is None]
     readable = [texts[i].text if texts[i].pair is None else (texts[i].text, texts[i].pair) for i in rest]
@@ -145,19 +149,19 @@ def prepared(texts: Sequence[Text], encode: Encode) -> Inputs:
 
 
 def unreadable(text: Text) -> Explained | None:
-    """The row of a text that cannot go to a tokenizer; None for one that can."""
+    """Return the error row of a text that cannot be tokenized, or None."""
     if text.problem is not None:
         return Explained(error="unreadable", message=text.problem)
-    empty = TextError.of("empty", "there is no text: expected at least one word")
+    empty = TextError.of("empty", "the text is empty: expected at least one word")
     return failed_row(empty) if text.text is None else None
 
 
 class Clerks:
-    """Clerks in processes of their own, which take turns: the one that begins a shard also writes it."""
+    """Several `Clerk` processes that take turns. The process that reads a shard also writes it."""
 
     def __init__(self, clerks: Sequence[Helper[Clerk]], stack: ExitStack) -> None:
         self.turns = cycle(clerks)
-        self.begun: dict[int, Helper[Clerk]] = {}  # who has which shard
+        self.begun: dict[int, Helper[Clerk]] = {}  # the process that has each shard
         self.collecting = ThreadPoolExecutor(max(2, len(clerks)), "attnflow-write")
         stack.callback(self.collecting.shutdown, cancel_futures=True)
 
@@ -179,11 +183,11 @@ def _write(clerk: Clerk, task: tuple[Shard, Scored]) -> Record:
 
 
 def hire(load: Callable[[], Clerk], count: int, stack: ExitStack) -> Clerks | None:
-    """So many clerks in processes of their own; None where what they need cannot travel, as a tokenizer of one's own."""
+    """Start `count` reader/writer processes; return None if the tokenizer cannot be sent to them."""
     try:
         message = pickle.dumps(load)
         pickle.loads(message)
-    except Exception:  # whatever a tokenizer holds
+    except Exception:  # pickling a tokenizer may raise anything
         return None
     if b"__main__" in message or not sys.executable:  # a class of the caller's script, which other processes do not run
         return None
@@ -191,7 +195,7 @@ def hire(load: Callable[[], Clerk], count: int, stack: ExitStack) -> Clerks | No
 
 
 def _settled(load: Callable[[], Clerk]) -> Clerk:
-    """In its process: a clerk has one core, like the others beside it."""
+    """Load the `Clerk` in its process, limited to one core like the others."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from attnflow.capture.silence import silence
 

@@ -1,4 +1,4 @@
-"""Words of a corpus in context: the texts in which each received most, cut to what stands around it."""
+"""Words of a corpus in context: for each word, excerpts from the texts in which it received most."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from attnflow.corpus.splits import label_of, plain_lifts
 from attnflow.corpus.tally import Batch, Ints
 
 REACH = 14
-"""Tokens that are shown on each side of a word."""
+"""Tokens shown on each side of a word."""
 EXAMPLES = 3
-"""Texts for a word, in all texts and in each group that lists it."""
+"""Texts per word, in all texts and in each group that lists the word."""
 MOST = 800
-"""Words of all lists together that have examples; those of the first lists first."""
+"""Words that get examples, over all lists; the first lists come first."""
 
 Key = tuple[int, int]
-"""A split and a group of it; (-1, 0) for all texts."""
+"""A split and one of its groups; (-1, 0) for all texts."""
 ALL: Key = (-1, 0)
 
 
 class Contexts:
-    """For each word of a list the texts in which it received most by one method.
+    """For each listed word, the texts in which it received most under one method.
 
-    wanted: of each list, which places of the arrays of tokens it names. texts: what is shown, by row and position.
+    wanted: for each list, the token slots that it names.
+    texts: the excerpts, by row and position.
     """
 
     def __init__(self, wanted: Mapping[Key, Sequence[int]], tokens: int, lead: int, methods: Sequence[str]) -> None:
@@ -45,8 +46,11 @@ class Contexts:
         self.texts: dict[tuple[int, int], dict[str, Any]] = {}
 
     def add(self, batch: Batch, slots: Ints, groups: Ints, table: Any) -> None:
-        """groups: [split, text]. table: the rows of the texts. The batch has the scores of one layer, and what stands apart
-        is special in it."""
+        """Add a batch of texts that has the scores of one layer, with the left-out tokens marked as special.
+
+        groups: [split, text].
+        table: the rows of the texts.
+        """
         lifts = plain_lifts(batch, 0)
         own = lifts[self.lead]
         numbers = table.column("row").to_numpy()
@@ -98,7 +102,7 @@ class Contexts:
 
 
 def _firsts(here: Ints, slots: Ints, lifts: Any, text: Ints) -> list[int]:
-    """For each token the few places at which it received most, one in a text; ties by their order."""
+    """Return for each token the few places at which it received most, one per text; ties keep their order."""
     order = here[np.lexsort((here, -lifts[here], slots[here]))]
     pairs = slots[order] * (int(text[-1]) + 1 if len(text) else 1) + text[order]
     _, once = np.unique(pairs, return_index=True)
@@ -110,9 +114,10 @@ def _firsts(here: Ints, slots: Ints, lifts: Any, text: Ints) -> list[int]:
 
 
 def list_contexts(contexts: Contexts, number: Any) -> dict[str, Any]:
-    """texts: what is shown; of: for each list ("" for all texts, else split.group) and type the places in it.
+    """Return the excerpts (`texts`), and which of them belong to each list and type (`of`).
 
-    number: the number of a type by its place.
+    The key of a list is "" for all texts, else split.group.
+    number: maps a slot to the number of its type.
     """
     places = {where: i for i, where in enumerate(contexts.texts)}
     of: dict[str, dict[str, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""A corpus job: from files of texts to a folder of Parquet shards, on one machine or on Ray."""
+"""Corpus jobs: from text files to a folder of Parquet shards, on one machine or on Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from attnflow.corpus.corpus_options import Options, Request
 from attnflow.corpus.parallel_plan import parallel_plan
 from attnflow.corpus.plan import Shard, plan
-from attnflow.errors import InputError, JobError
+from attnflow.errors import InputError, JobError, a_type
 from attnflow.flow import cores
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
@@ -28,19 +28,24 @@ SHARD_TEXTS = 1024
 SHARD_TEXTS_GPU = 4096
 SHARD_TEXTS_BY_TEXT = 256
 SHARD_PROMPTS = 64
-"""Of a shard, at most: some seconds of work, which is what a kill loses."""
+"""The most texts in a shard. A shard takes a few seconds, which is how much work a kill loses."""
 
 SHARD_CELLS = 1 << 24
-"""Scores in a shard, at most, as far as the lengths of texts tell: shards in work are held in memory."""
+"""The most scores in a shard, estimated from text lengths: shards in progress are held in memory."""
 
 BYTES_A_TOKEN = 3
 
 MOST_PROCESSES = 12
-"""Beside a model on a GPU, unless told otherwise: so many read and write more than the fastest of them takes."""
+"""Default number of reader/writer processes for a model on a GPU: enough to keep the fastest GPU busy."""
 
 
 class CorpusSums(TypedDict):
-    """What a corpus job has done. parts: shards. errors: texts that failed, by kind. resumed: texts finished before."""
+    """The summary of a corpus job.
+
+    parts: shards.
+    errors: failed texts, by kind.
+    resumed: texts finished in earlier runs.
+    """
 
     finished: bool
     parts: int
@@ -94,45 +99,51 @@ def explain_corpus(
     progress: str | Progress = "none",
     **loading: Any,
 ) -> CorpusSums:
-    """Explains every text of an input, into a folder of Parquet files with a row for each; docs/corpus.md has the columns.
+    """Explain every text of an input, and write a folder of Parquet files with one row per text.
 
-    source: a file or folder (.txt with a text a line, .csv, .tsv, .jsonl, .parquet, .arrow), a dataset that Hugging Face
-        datasets saved, or ``hf://datasets/OWNER/NAME``. output: a folder; what is there already is kept.
-    model: a folder or hub id, or, on one machine, a loaded `Model`; the embedded one by default.
+    source: a file or folder (.txt with one text per line, .csv, .tsv, .jsonl, .parquet, .arrow), a dataset saved by
+        Hugging Face datasets, or ``hf://datasets/OWNER/NAME``.
+    output: the folder to write; files that are already there are kept.
+    model: a folder or hub id, or, on one machine, a loaded `Model`; the embedded model by default.
     methods: some of `attnflow.method_table.TEXT_METHODS`; "rollout" by default. With answers=True, some of
-        `attnflow.source_methods.METHODS`; the one that `Answer.sources` chooses, by default.
-    layers: of methods that have layers: "last", "all", "L1,L6", or numbers from 0.
-    query: a token, wherever it stands in a text, or a position; "all"; None for the natural one.
-    residual, receptive_field, words, truncate, sinks: as for `Trace.rollout`, `Trace.words` and `Model.trace`; by default
-        the weight of the residual connection is 0.5, and that of `Trace.gather` its own.
-    memory: "linear" makes no matrix, for texts of any length: raw attention and rollout of tokens.
+        `attnflow.source_methods.METHODS`; by default the one that `Answer.sources` chooses.
+    layers: "last", "all", "L1,L6", or numbers from 0, for methods that have layers.
+    query: a token (every occurrence is a query), a position, or "all"; None for the natural one.
+    residual, receptive_field, words, truncate, sinks: as for `Trace.rollout`, `Trace.words` and `Model.trace`. The
+        residual weight is 0.5 by default; `Trace.gather` has its own default.
+    memory: "linear" builds no attention matrix, for raw attention and rollout of texts of any length.
     edges, normalize, of: as for `Model.trace` and `Model.gradient`.
-    answer: the class or token that methods and edges are about, for all texts. answer_column: a column that has it for
-        each. The model's own answer, by default.
-    answers: texts are prompts, and what a language model writes after each is explained: at most max_new_tokens of it (40),
-        or what answer or answer_column has. unit: what of the prompt values are over: "token", "word", "sentence" or
-        "paragraph". span, occurrence: a part of the answer, by its text, and which of several, from 1. chat: whether
-        prompts go through the chat template; where the tokenizer has one, by default.
-    text, pair, id: columns. whole_files: each .txt file is one text. split: of a dataset. samples: the first so many.
-    resume: go on where a job with the same settings was cut off; the result is the same to the byte.
-    batch_tokens: how many tokens run together. shard_texts: texts of a shard, which is a file of the output, at most; what
-        is in work when a job is killed is done again. By default 1,024, and 4,096 on a GPU; 256 where each text takes
-        passes of its own, and 64 prompts.
-    processes: that read, tokenize and write beside the one that has the model, so that these cost a GPU no time; 0 does it
-        in threads. At most one for each core. By default none where the model runs on a CPU, and on a GPU one for each
-        core but two, 12 at most. For jobs that explain many texts at once.
-    ray, ray_address, workers: on a Ray cluster, by default on one of this machine's cores.
-    gpus_per_worker: how much of a GPU each worker takes, such as 0.25, or how many GPUs; by default they share all.
-    progress: "auto", "json" or "none". loading: more arguments for `attnflow.load`.
+    answer: the class or token that methods and edges are about, for all texts; the model's own answer by default.
+    answer_column: an input column that has the answer for each text.
+    answers: treat texts as prompts, and explain what a language model answers to each.
+    max_new_tokens: the most tokens the model writes (40), unless answer or answer_column gives the answer.
+    unit: what the values cover in the prompt: "token", "word", "sentence" or "paragraph".
+    span, occurrence: the text of a part of the answer to explain, and which of its occurrences, from 1.
+    chat: whether prompts go through the chat template; by default if the tokenizer has one.
+    text, pair, id: column names.
+    whole_files: treat each .txt file as one text.
+    split: which split of a dataset to read.
+    samples: use only the first N texts.
+    resume: continue an interrupted job that had the same settings; the result is identical to the byte.
+    batch_tokens: how many tokens run together.
+    shard_texts: the most texts in a shard, which is one output file; a killed job repeats the shards in progress. The
+        default is 1,024, or 4,096 on a GPU; 256 if each text needs its own passes, and 64 for prompts.
+    processes: how many processes read, tokenize and write next to the model's, so that this work does not slow down a
+        GPU; 0 uses threads. At most one per core, and only for jobs that explain many texts at once. The default is 0
+        on a CPU; on a GPU it is the number of cores minus two, at most 12.
+    ray, ray_address, workers: run on a Ray cluster; by default on a local one with this machine's cores.
+    gpus_per_worker: the fraction of a GPU each worker takes, such as 0.25, or the number of GPUs; by default the
+        workers share all.
+    progress: "auto", "json" or "none".
+    loading: more arguments for `attnflow.load`.
 
-    Returns the last line of the manifest, with more about this run. A text that fails is a row with its error.
+    docs/corpus.md lists the columns. A text that fails becomes a row with its error. Returns the last line of the
+    manifest, with more about this run.
     """
     progress = Progress(progress) if isinstance(progress, str) else progress
     output = Path(output)
     if not isinstance(source, str | Path):
-        raise InputError(
-            f"the input is a {type(source).__name__}: expected the path of a file or folder with the texts"
-        )
+        raise InputError(f"the input is {a_type(source)}: expected the path of a file or folder with texts")
     request = Request(
         methods, layers, query, residual, receptive_field, words, truncate, memory, edges, normalize, sinks, answer,
         answer_column, of, answers, max_new_tokens, unit, span, occurrence, chat, pair,
@@ -140,7 +151,7 @@ def explain_corpus(
     request.check()
     for name, value in (("ray_address", ray_address), ("workers", workers), ("gpus_per_worker", gpus_per_worker)):
         if value is not None and not ray:
-            raise InputError(f"{name}={value!r} goes with ray=True: give that too")
+            raise InputError(f"{name}={value!r} requires ray=True: give that too")
     _check_output(output, resume)
     corpus = _opened(
         source, output, text=text, id=id, pair=pair, whole_files=whole_files, split=split, answer=answer_column
@@ -158,16 +169,16 @@ def explain_corpus(
             from attnflow.jobs import cluster
 
             if isinstance(model, Model):
-                raise InputError("on Ray each worker loads its own model: give a folder or a hub id")
+                raise InputError(
+                    "every worker on Ray loads the model itself: give a folder or a hub id instead of a loaded model"
+                )
             cluster.check_gpus(gpus_per_worker)
             connection = stack.enter_context(cluster.connected(ray_address))
             place = cluster.placement(connection, workers, loading.get("device"), gpus_per_worker)
             loading["device"] = place.device
         if isinstance(model, Model):
             if loading:
-                raise InputError(
-                    f"{next(iter(loading))}: expected nothing of the kind with a model that is loaded already"
-                )
+                raise InputError(f"{next(iter(loading))} has no effect on a model that is already loaded: leave it out")
             loaded = model
         else:
             loaded = attnflow.load(model, **(loading if place is None else {**loading, "device": "cpu"}))
@@ -175,6 +186,7 @@ def explain_corpus(
         checks = explain.checked(loaded, memory)
         together = batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU)
         options = tried(loaded, checks, request.options(explain.layer_count(checks), together), explain.PROBE)
+        explain.check_pooled(loaded, options, checks)
         count = _processes(
             processes, device, cores() if place is None else place.cpus, explain.at_once(checks, options)
         )
@@ -183,7 +195,7 @@ def explain_corpus(
         gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
         settings = _settings(loaded, options, corpus, device, gguf, most, samples)
         if place is not None:
-            group = cluster.reserve(connection, place)  # before there is a folder: perhaps there is no room
+            group = cluster.reserve(connection, place)  # before the store makes a folder: there may be no room
         store = stack.enter_context(_store(output, settings, shards))
         before = sum(record["texts"] for record in store.records.values())
         left = {shard.number: shard for shard in shards.values() if shard.file not in store.records}
@@ -196,7 +208,7 @@ def explain_corpus(
             stack.callback(worker.close)
             records = worker.do(left.values(), progress.advance)
         else:
-            del loaded  # the workers load their own
+            del loaded
             start = partial(work.on_cluster, _anywhere(spec))
             results = cluster.run(connection, place, group, start, left, progress.warn, spec.clerks)
             records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
@@ -209,18 +221,18 @@ def explain_corpus(
 
 
 def _processes(processes: int | None, device: str, cpus: int, at_once: bool) -> int:
-    """How many read, tokenize and write beside the model: two cores are for the model and for what comes out of it.
+    """Return the number of reader/writer processes. Two cores stay free for the model and its results.
 
-    at_once: whether texts are explained at once, which is what they are for.
+    at_once: whether the job explains many texts at once; only then do the processes help.
     """
     if processes is None:
         return 0 if device == "cpu" or not at_once else max(0, min(cpus - 2, MOST_PROCESSES))
     if isinstance(processes, bool) or not isinstance(processes, int) or processes < 0:
-        raise InputError(f"processes={processes!r}: expected a whole number from 0")
+        raise InputError(f"processes={processes!r}: expected a whole number, 0 or more")
     if processes and not at_once:
         raise InputError(
-            f"processes={processes} goes with jobs that explain many texts at once, and this one goes text by text: leave "
-            "it out"
+            f"processes={processes} works only for jobs that explain many texts at once, and this job explains one "
+            "text at a time: leave it out"
         )
     return min(processes, cpus)
 
@@ -230,25 +242,26 @@ def _check_output(output: Path, resume: bool) -> None:
         raise InputError(f"the output {str(output)!r} is a file: give a folder")
     lines = read_manifest(output)
     if lines and not resume:
-        state, todo = ("finished", "check it") if lines[-1].get("finished") is True else ("begun", "go on with it")
+        state, todo = ("finished", "check it") if lines[-1].get("finished") is True else ("begun", "continue it")
         raise InputError(
-            f"the folder {str(output)!r} holds a job that is {state}: give resume=True to {todo}, or another folder"
+            f"the folder {str(output)!r} contains a job that is {state}: give resume=True to {todo}, or give another "
+            "folder"
         )
 
 
 def _opened(source: str | Path, output: Path, **options: Any) -> Corpus:
-    """The input, checked before a model is loaded: its columns and formats, and that it is apart from the output."""
+    """Open the input and check it before a model is loaded: columns, formats, no overlap with the output."""
     if Path(source).is_dir() and output.resolve().is_relative_to(Path(source).resolve()):
         raise InputError(
-            f"the output {str(output)!r} lies in the input {str(source)!r}, and would be read as a part of it: give a "
-            "folder outside"
+            f"the output {str(output)!r} is inside the input {str(source)!r} and would be read as part of the input: "
+            "give a folder outside"
         )
     corpus = open_corpus(source, **options)
     inside = [file for file in corpus.files if Path(file.path).resolve().is_relative_to(output.resolve())]
     if inside:
         raise InputError(
-            f"the input {inside[0].name!r} lies in the output {str(output)!r}, which would write over it: give another "
-            "folder"
+            f"the input {inside[0].name!r} is inside the output {str(output)!r}, which would overwrite it: give "
+            "another folder"
         )
     next(plan(corpus, 1, 1, lambda size: 1, samples=1))
     return corpus
@@ -262,12 +275,13 @@ def planned(
     samples: int | None = None,
     count: Callable[[int], None] = lambda texts: None,
 ) -> dict[int, Shard]:
-    """The shards of a corpus by their numbers: they depend on texts and settings alone, never on how far a job has come.
+    """Return the shards of a corpus by number. They depend only on the texts and the settings.
 
-    limit: of tokens that the model takes. count: takes the number of texts, as far as they are counted.
+    limit: the most tokens the model takes.
+    count: called with the number of texts counted so far.
     """
     columns = len(options.columns)
-    many = options.query is not None and not options.query.lstrip("-").isdecimal()  # all, or a token wherever it stands
+    many = options.query is not None and not options.query.lstrip("-").isdecimal()  # "all", or a token
 
     def cells(size: int) -> int:
         tokens = size // BYTES_A_TOKEN + 2
@@ -282,7 +296,7 @@ def planned(
 
 
 def shard_size(device: str, options: Options) -> int:
-    """How many texts a shard has at most, unless somebody says otherwise."""
+    """Return the default for the most texts in a shard."""
     if options.writing is not None:
         return SHARD_PROMPTS
     if options.is_by_text and not (options.is_together and device != "cpu"):
@@ -299,7 +313,7 @@ def _settings(
     shard_texts: int,
     samples: int | None,
 ) -> dict[str, Any]:
-    """The first line of the manifest: what has to be the same for a job to go on."""
+    """Return the first line of the manifest: the settings that must not change when a job is resumed."""
     import attnflow
     from attnflow.jobs.identity import fingerprint, weights_hash
 
@@ -331,14 +345,14 @@ def _store(output: Path, settings: Mapping[str, Any], shards: Mapping[int, Shard
     if store.changed:
         store.close()
         raise InputError(
-            f"the texts of shard {store.changed[0]} of {str(output)!r} are others than when it was made: the input has "
-            "changed since; give another folder"
+            f"the texts of shard {store.changed[0]} of {str(output)!r} have changed since it was written: give "
+            "another folder"
         )
     return store
 
 
 def _run(store: Store, shards: Mapping[int, Shard], records: Iterator[Record], progress: Progress) -> Record:
-    """Adds the records of the shards that were missing, and finishes the manifest."""
+    """Record the shards that were missing, and finish the manifest."""
 
     def sums() -> tuple[int, int, Counter[str]]:
         errors: Counter[str] = Counter()
@@ -352,7 +366,8 @@ def _run(store: Store, shards: Mapping[int, Shard], records: Iterator[Record], p
         failed = sum(record["errors"].values())
         if not store.records and failed == record["texts"]:
             progress.warn(
-                f"all {failed:,} texts of the first shard failed ({', '.join(record['errors'])}): see its messages"
+                f"{f'all {failed:,} texts' if failed != 1 else 'the only text'} of the first shard failed "
+                f"({', '.join(record['errors'])}): see its column message"
             )
         store.add(shards[record["part"]].file, record)
         progress.errors += failed
@@ -362,7 +377,7 @@ def _run(store: Store, shards: Mapping[int, Shard], records: Iterator[Record], p
 
 
 def _anywhere(spec: Spec) -> Spec:
-    """The same, with paths that are good in any working directory."""
+    """Return the spec with absolute paths, which work in any working directory."""
     model = spec.loading["model"]
     if model is not None and Path(model).exists():
         model = str(Path(model).resolve())
@@ -370,13 +385,13 @@ def _anywhere(spec: Spec) -> Spec:
 
 
 def _seen(records: Iterator[Record], paths: Mapping[int, Path], progress: Progress) -> Iterator[Record]:
-    """The records of shards that other machines wrote, where this one sees their files too."""
+    """Yield the records of shards that other machines wrote, after checking that this machine sees their files."""
     for record in records:
         path = paths[record["part"]]
         if not path.exists() or path.stat().st_size != record["bytes"]:
             raise InputError(
-                f"a worker has written {str(path)!r} where this machine does not see it: give a folder that all machines "
-                "of the cluster share"
+                f"a worker wrote {str(path)!r}, but this machine cannot see it: give a folder that all machines of "
+                "the cluster share"
             )
         progress.advance(record["texts"], record["tokens"])
         yield record

@@ -1,4 +1,7 @@
-"""What a corpus job computes of every text, and which options go together: mistakes are told before a model is loaded."""
+"""What a corpus job computes for every text, and which options are compatible.
+
+Mistakes are reported before a model is loaded.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +24,32 @@ BATCH_TOKENS = 2048
 BATCH_TOKENS_GPU = 65536
 
 UNITS = ("token", "word", "sentence", "paragraph")
-"""What the sources of an answer may be over."""
+"""The units that the sources of an answer can be."""
 
 TOGETHER = ("gradient", "attention-gradient", "answer")
-"""Edges about answers that `attnflow.edges.batched` finds for many texts at once."""
+"""Edges about answers that `attnflow.edges.batched` computes for many texts at once."""
 
 DEFAULT = "rollout"
 CHANGING = ("query", "layers", "residual", "receptive_field", "sinks", "edges", "answer", "answer_column", "of")
-"""Options that change what methods give, and must change what some method of the job does."""
+"""Options that change what methods compute; each must apply to at least one method of the job."""
 OF_TEXTS = ("query", "receptive_field", "words", "truncate", "memory", "pair", "normalize", "of")
 OF_WRITING = ("max_new_tokens", "unit", "span", "occurrence", "chat")
-"""Options that say nothing of written answers, and those that say nothing of anything else."""
+"""`OF_TEXTS` options do not apply to written answers; `OF_WRITING` options apply to nothing else."""
 
 _FOLLOWED = ("raw", "rollout", "flow")
 WRITTEN = {"layers": _FOLLOWED, "sinks": _FOLLOWED, "residual": _FOLLOWED[1:], "edges": (*_FOLLOWED, *GATHERED)}
-"""The methods of written answers that take an option."""
+"""The methods for written answers that take each option."""
 
 
 @dataclass(frozen=True)
 class Writing:
-    """How answers of a language model are made and explained. span: a part of the answer, by its text; occurrence: which of
-    several, from 1. unit: what of the prompt the values are over. chat: whether prompts go through the chat template; None
-    where the tokenizer has one."""
+    """How a language model's answers are written and explained.
+
+    span: a part of the answer, by its text.
+    occurrence: which occurrence of the span, from 1.
+    unit: what the values cover in the prompt.
+    chat: whether prompts go through the chat template; None: if the tokenizer has one.
+    """
 
     max_new_tokens: int
     unit: str = "token"
@@ -53,12 +60,16 @@ class Writing:
 
 @dataclass(frozen=True)
 class Options:
-    """What is computed of every text. layers: from 0. batch_tokens: how many run together, with their padding.
+    """What is computed for every text.
 
-    memory: "graph" makes one matrix a layer, "linear" none, for long texts. edges, normalize, answer, of, sinks: as in
-    `Model.trace` and `Trace.rollout`. measured: the residual connection has each position's own share. gather_residual: of
-    gather, where it is not gather's own. answer_column: the column of the input with the answer of each text. writing: of a
-    job that explains what a language model writes after each text.
+    layers: from 0.
+    batch_tokens: how many tokens run together, padding included.
+    memory: "graph" builds one matrix per layer; "linear" builds none, for long texts.
+    edges, normalize, answer, of, sinks: as in `Model.trace` and `Trace.rollout`.
+    measured: the residual weight is measured for each position.
+    gather_residual: the residual weight of gather, if it is not the default.
+    answer_column: the input column with the answer of each text.
+    writing: set for jobs that explain what a language model writes.
     """
 
     methods: tuple[str, ...]
@@ -91,12 +102,12 @@ class Options:
 
     @property
     def is_by_text(self) -> bool:
-        """Whether each text takes passes of its own: edges other than attention, and methods about the answer."""
+        """Whether each text needs its own passes: for edges other than attention, and for methods about the answer."""
         return self.writing is None and (self.edges is not None or len(self.layered) < len(self.methods))
 
     @property
     def is_together(self) -> bool:
-        """Whether texts that run together are explained at once: by attention, or by edges about each text's own answer."""
+        """Whether a batch of texts is explained at once: by attention, or by edges about the model's own answers."""
         if self.writing is not None or self.is_traced or self.memory == "linear":
             return False
         if not self.is_by_text:
@@ -112,17 +123,17 @@ class Options:
 
     @property
     def is_traced(self) -> bool:
-        """Whether the graph of a text is propagated by its trace, and not with those of others at once."""
+        """Whether the graph of each text is propagated by its own trace, not in a batch."""
         return self.words or self.receptive_field is not None or self.is_measured or "joint_flow" in self.methods
 
     @property
     def is_measured(self) -> bool:
-        """Whether the values and states of layers are measured: for sinks, and for the residual's own share."""
+        """Whether layer values and states are measured: for sinks, and for the measured residual weight."""
         return self.sinks != "keep" or self.measured
 
     @property
     def share(self) -> float | Literal["measured"]:
-        """The weight of the residual connection, or that it is measured."""
+        """The residual weight, or "measured"."""
         return "measured" if self.measured else self.residual
 
     @property
@@ -131,7 +142,10 @@ class Options:
         return self.writing is not None or is_about_answer(self.edges) or len(self.layered) < len(self.methods)
 
     def settings(self) -> dict[str, Any]:
-        """All of it as a manifest stores it; what came later than manifests, only where it is not the default."""
+        """Return the options as stored in a manifest.
+
+        Newer options appear only if they are not the default, so that old manifests still match.
+        """
         first = (
             "methods",
             "layers",
@@ -153,7 +167,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of a job that say what is computed, as a user gave them: `explain_corpus` has what each means."""
+    """The arguments of a job that say what is computed, as the user gave them; `explain_corpus` documents them."""
 
     methods: str | Sequence[str] | None = None
     layers: str | int | Iterable[int] = "last"
@@ -179,7 +193,7 @@ class Request:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The methods in the order of their table, however they are written; none where written answers choose."""
+        """The methods in the order of their table; empty if the method for written answers is chosen later."""
         if self.methods is None:
             return () if self.answers else (DEFAULT,)
         known = METHODS if self.answers else TEXT_METHODS
@@ -187,12 +201,12 @@ class Request:
         chosen = [name.strip() if self.answers else method_name(name) for name in names]
         for name in chosen or ("",):
             if name not in known:
-                raise InputError(f"method {name!r}: expected some of {', '.join(known)}, with commas between them")
+                raise InputError(f"method {name!r}: expected some of {', '.join(known)}, separated by commas")
         return tuple(name for name in known if name in chosen)
 
     @cached_property
     def chosen(self) -> dict[str, Any]:
-        """The options that are not left as they are."""
+        """The options that differ from their defaults."""
         values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
         return {
             name: value for name, (value, default) in values.items() if name != "methods" and not _same(value, default)
@@ -206,7 +220,7 @@ class Request:
         return Writing(count, self.unit or "token", self.span, self.occurrence, self.chat)
 
     def check(self) -> None:
-        """Refuses what does not go together, and options that would change nothing."""
+        """Refuse incompatible options, and options that would have no effect."""
         if self.memory not in ("graph", "linear"):
             raise InputError(f'memory={self.memory!r}: expected "graph" or "linear"')
         if self.residual is not None and not isinstance(self.residual, str):
@@ -217,14 +231,14 @@ class Request:
         check_sinks(self.sinks)
         if self.answer is not None and self.answer_column is not None:
             raise InputError(
-                f"answer={self.answer!r} is for all texts, and answer_column={self.answer_column!r} has one for each: "
-                "leave one of them out"
+                f"answer={self.answer!r} applies to all texts and answer_column={self.answer_column!r} gives one per "
+                "text: leave one of them out"
             )
         if self.answers:
             self._check_answers()
         else:
             self._check_texts()
-        if self.edges is not None or self.of is not None:  # which takes torch to know
+        if self.edges is not None or self.of is not None:  # these checks import torch
             from attnflow.edges import normalization_of
             from attnflow.importance.question import check_of
 
@@ -236,9 +250,9 @@ class Request:
     def _check_texts(self) -> None:
         names, edges = self.names, self.edges
         for name in (name for name in OF_WRITING if name in self.chosen):
-            raise InputError(f"{name}={self.chosen[name]!r} goes with answers=True: give that too, or leave it out")
+            raise InputError(f"{name}={self.chosen[name]!r} requires answers=True: give that too, or leave it out")
         if self.normalize is not None and edges is None:
-            raise InputError(f"normalize={self.normalize!r} goes with edges=: give that too, or leave it out")
+            raise InputError(f"normalize={self.normalize!r} requires edges=: give that too, or leave it out")
         self._check_memory()
         self._check_gathered("give edges='attention-gradient', 'gradient' or 'answer'")
         for name in (name for name in CHANGING if name in self.chosen):
@@ -247,14 +261,14 @@ class Request:
             own = name == "edges" and edges == "answer" and bool(set(names) & set(ANSWER_WAYS))
             if own or any(takes(method, option, edges) for method in names):
                 continue
-            more = ", and with edges by gradients" if option in ("answer", "of") else ""
-            others = f"{', '.join(takers(option))}{more}, and not with {', '.join(names)}"
-            raise InputError(f"{name}={value!r} goes with {others}: leave it out")
+            more = ", and edges by gradients" if option in ("answer", "of") else ""
+            others = f"{', '.join(takers(option))}{more}, not to {', '.join(names)}"
+            raise InputError(f"{name}={value!r} applies to {others}: leave it out")
         for method in (name for name in names if self.words and not takes(name, "words")):
-            raise InputError(f"words=True does not go with {method}, which is about tokens: leave one of them out")
+            raise InputError(f"words=True does not work with {method}, which scores tokens: leave one of them out")
 
     def _check_memory(self) -> None:
-        """What needs a matrix does not go with "linear"."""
+        """Refuse what needs a matrix if memory is "linear"."""
         if self.memory == "graph":
             return
         names = self.names
@@ -264,52 +278,52 @@ class Request:
             "words=True": self.words,
         }
         for what in (name for name, is_set in matrices.items() if is_set):
-            raise InputError(f'{what} needs matrices, which memory="linear" never makes: leave one of them out')
+            raise InputError(f'{what} needs matrices, which memory="linear" never builds: leave one of them out')
         others = [f"method {name!r}" for name in names if name not in LAYERED]
         others += [f"{name}={self.chosen[name]!r}" for name in ("edges", "sinks") if name in self.chosen]
         others += ["residual='measured'"] if self.residual == "measured" else []
         for what in others:
             raise InputError(
-                f'{what} does not go with memory="linear", which has raw and rollout: leave one of them out'
+                f'{what} does not work with memory="linear", which supports raw and rollout: leave one of them out'
             )
 
     def _check_gathered(self, advice: str) -> None:
-        needs = not self.answers  # answer edges are what answers are gathered from by default
+        needs = not self.answers  # written answers are gathered from answer edges by default
         for method in (name for name in self.names if name in GATHERED):
             if (self.edges is None and needs) or (self.edges is not None and not is_about_answer(self.edges)):
-                others = "" if self.edges is None else f", and edges={self.edges!r} are about no answer"
+                others = "" if self.edges is None else f", and edges={self.edges!r} are not about an answer"
                 raise InputError(f"method {method!r} adds up edges by gradients{others}: {advice}")
 
     def _check_answers(self) -> None:
         for name in (name for name in OF_TEXTS if name in self.chosen):
-            raise InputError(f"{name}={self.chosen[name]!r} does not go with answers=True: leave one of them out")
+            raise InputError(f"{name}={self.chosen[name]!r} does not work with answers=True: leave one of them out")
         writing = self.writing
         assert writing is not None
         if writing.unit not in UNITS:
             raise InputError(f"unit={writing.unit!r}: expected one of {', '.join(UNITS)}")
         if self.span is not None and not self.span.strip():
-            raise InputError(f"span={self.span!r} is an empty text: expected a part of the answers, as written there")
+            raise InputError(f"span={self.span!r} is empty: expected a part of the answers, as it is written there")
         if self.occurrence is not None and (self.span is None or self.occurrence < 1):
             raise InputError(
-                f"occurrence={self.occurrence} goes with span=, and counts from 1: give both, or leave it out"
+                f"occurrence={self.occurrence} requires span= and counts from 1: give both, or leave it out"
             )
         if writing.max_new_tokens < 1:
             raise InputError(f"max_new_tokens={writing.max_new_tokens}: expected an int of at least 1")
         for name in ("answer", "answer_column"):
             if name in self.chosen and self.max_new_tokens is not None:
                 raise InputError(
-                    f"max_new_tokens={self.max_new_tokens} says how much the model writes, and "
-                    f"{name}={self.chosen[name]!r} is written already: leave one of them out"
+                    f"max_new_tokens={self.max_new_tokens} limits what the model writes, but "
+                    f"{name}={self.chosen[name]!r} already gives the answer: leave one of them out"
                 )
         self._check_gathered("leave edges out, or give those of an answer")
         for name in (name for name in WRITTEN if name in self.chosen and not set(self.names) & set(WRITTEN[name])):
-            names = ", ".join(self.names) or "the method that is chosen without methods="
+            names = ", ".join(self.names) or "the default method"
             raise InputError(
-                f"{name}={self.chosen[name]!r} goes with {', '.join(WRITTEN[name])}, and not with {names}: leave it out"
+                f"{name}={self.chosen[name]!r} applies to {', '.join(WRITTEN[name])}, not to {names}: leave it out"
             )
 
     def options(self, layer_count: int, batch_tokens: int) -> Options:
-        """What is computed by a model of so many layers."""
+        """Return the options for a model with `layer_count` layers."""
         weight = float(self.residual) if isinstance(self.residual, int | float) else None
         return Options(
             self.names, read_layers(self.layers, layer_count), None if self.query is None else str(self.query),
@@ -324,7 +338,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def read_layers(layers: str | int | Iterable[int], count: int) -> tuple[int, ...]:
-    """Layers as numbers from 0."""
+    """Return layers as numbers from 0."""
     if layers == "all":
         return tuple(range(count))
     if isinstance(layers, str):

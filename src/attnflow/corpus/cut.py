@@ -1,4 +1,4 @@
-"""Cutting texts into shards by their sizes alone: thousands of texts with a few operations on arrays."""
+"""Cutting texts into shards by size, for thousands of texts with a few array operations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from attnflow.corpus.measure import Integers, Sizes
 from attnflow.corpus.plan import Piece, Shard
 
 LARGEST = 1 << 62
-"""Sums below this are of 64 bits."""
+"""Sums below this fit into 64 bits."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A shard without its digest. ends: offsets behind its pieces, as far as they are known."""
+    """A shard without its digest. ends: the offsets at which its pieces end, as far as they are known."""
 
     shard: Shard
     ends: tuple[int | None, ...]
 
 
 class Cutter:
-    """Cuts texts into shards as `plan` does, by their sizes. left: texts that it still takes; row: of the open shard."""
+    """Cuts texts into shards as `plan` does, by their sizes.
+
+    left: how many more texts it takes.
+    row: the first row of the open shard.
+    """
 
     def __init__(self, most_texts: int, most_cost: int, cost: Callable[[int], int], samples: int | None = None) -> None:
         self.most_texts, self.most_cost, self.cost = most_texts, min(most_cost, LARGEST), cost
@@ -33,10 +37,10 @@ class Cutter:
         self.number = self.row = self.count = self.spent = self.size = 0
         self.pieces: list[Piece] = []
         self.ends: list[int | None] = []
-        self.prices = np.full(1 << 16, -1, np.int64)  # of texts of so many bytes, as far as they came up
+        self.prices = np.full(1 << 16, -1, np.int64)  # cost by text size in bytes, filled in as sizes occur
 
     def add(self, sizes: Sizes) -> list[Draft]:
-        """The shards that end before the last of these texts."""
+        """Add texts; return the shards that end before the last of them."""
         total = int(min(self.left, len(sizes.texts)))
         self.left -= total
         costs = _sums(self._prices(sizes.texts[:total]))
@@ -63,7 +67,7 @@ class Cutter:
         return drafts
 
     def close(self) -> list[Draft]:
-        """Ends the open shard, if it has texts."""
+        """End the open shard, if it has texts."""
         if not self.count:
             return []
         draft = Draft(Shard(self.number, self.row, self.count, tuple(self.pieces), ""), tuple(self.ends))
@@ -84,7 +88,7 @@ class Cutter:
         self.count += end - start
 
     def _prices(self, sizes: Integers) -> NDArray[np.int64]:
-        """What texts of these sizes cost, but never more than fills a shard."""
+        """Return the cost of texts of these sizes, capped at what fills a shard."""
 
         def price(size: int) -> int:
             return min(self.cost(size), self.most_cost + 1)
@@ -98,11 +102,11 @@ class Cutter:
 
 
 def _sums(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the first 0, 1, … values; as Python's integers where 64 bits may not hold them."""
+    """Return the sums of the first 0, 1, … values, as Python integers if 64 bits may not suffice."""
     large = int(values.max(initial=0)) * len(values) >= LARGEST
     return np.concatenate([[0], np.cumsum(values.astype(object) if large else values)])
 
 
 def _last(sums: NDArray[np.int64], most: int) -> int:
-    """The last place whose sum is no more than that."""
+    """Return the last place whose sum is at most `most`."""
     return int(sums.searchsorted(most, side="right")) - 1

@@ -1,4 +1,7 @@
-"""A model and many texts: sorted by length, run in batches, rolled out where the model is, flows in threads beside it."""
+"""Explaining many texts with one model.
+
+Texts are sorted by length and run in batches; rollouts are computed on the model's device, flows in threads.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.predict import NOT_FINITE
 from attnflow.capture.runner import Batch
 from attnflow.corpus.corpus_options import BATCH_TOKENS as BATCH_TOKENS
 from attnflow.corpus.corpus_options import BATCH_TOKENS_GPU as BATCH_TOKENS_GPU
 from attnflow.corpus.corpus_options import Options as Options
 from attnflow.corpus.schema import Explained, failed_row, score_columns
-from attnflow.corpus.text_methods import NOT_FINITE, WHOLE_BYTES, check_finite, explained, followed, recipe_of, row_of
+from attnflow.corpus.text_methods import WHOLE_BYTES, check_finite, explained, followed, recipe_of, row_of
 from attnflow.corpus.written_rows import answer_rows
 from attnflow.errors import InputError
 from attnflow.flow import cores
@@ -28,25 +33,44 @@ from attnflow.selection import places_of, select_rows
 from attnflow.trace import Trace
 
 PROBE = "the key to the cabinets"
-"""What the model is checked on, whatever the first text is: what a job finds must not depend on where it begins."""
+"""The model is checked on this text, so that the result does not depend on the first text of a job."""
 
 WIDE = 128
-"""Tokens of a text from which on fewer run together: the matrices of a batch grow with the square of its length."""
+"""From this many tokens on, fewer texts run together: the matrices of a batch grow with the square of its length."""
 
 CHUNK = 8
-"""Texts whose flows one thread solves before it takes others."""
+"""Texts whose flows one thread solves at a time."""
 
 Solved = tuple[list[int], list[Explained]]
 
 
 def checked(model: Model, memory: str = "graph") -> Checked:
-    """The self-check; refuses what takes no text, or what the memory is not for."""
+    """Run the self-check; refuse models that take no text or do not support the memory mode."""
     if getattr(model.model, "main_input_name", "input_ids") != "input_ids" or model.tokenizer is None:
-        raise InputError(f"{model!r} takes no text: a corpus is of texts, and needs a model with a tokenizer")
+        raise InputError(f"{model!r} takes no text: a corpus job needs a model with a tokenizer")
+    if model.pooling is not None and (model.pooling.prompt or model.pooling.lowercase):
+        raise InputError(
+            f"{model!r} changes every text before reading it (it adds a prompt or lowercases), which a corpus job "
+            "does not do: trace texts one by one"
+        )
     encoded = encode_texts(model, [PROBE], truncate=True)[0]
     if isinstance(encoded, InputError):
         raise encoded
     return check_linear(model, [encoded]) if memory == "linear" else model.verify(encoded)
+
+
+def check_pooled(model: Model, options: Options, checks: Checked) -> None:
+    """Check that rows of a job are about single positions: a sentence embedding is pooled from several."""
+    if model.pooling is None or options.query is not None or not options.layered:
+        return
+    encoded = encode_texts(model, [PROBE], truncate=True)[0]
+    assert not isinstance(encoded, InputError)
+    row = model.pooling.row(len(encoded.tokens))
+    if row.several or row.positions != (natural_query(checks, encoded.special),):
+        raise InputError(
+            f"{model!r} pools its states by {model.pooling.name}, but a corpus job explains single positions: give "
+            "query, such as '[CLS]', '-1' or 'all'; trace(text) explains the sentence embedding, one text at a time"
+        )
 
 
 def layer_count(checks: Checked) -> int:
@@ -54,9 +78,9 @@ def layer_count(checks: Checked) -> int:
 
 
 def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True) -> list[list[int]]:
-    """Texts (number, tokens) that run together: sorted by length, up to so many tokens with their padding.
+    """Group texts (number, tokens) into batches: sorted by length, with at most `tokens` tokens including padding.
 
-    matrices: whether fewer long texts run together, because their matrices grow with the square.
+    matrices: whether long texts come in smaller batches, because their matrices grow with the square.
 
     >>> batches([(0, 5), (1, 2), (2, 4), (3, 2)], 8)
     [[1, 3], [2], [0]]
@@ -71,12 +95,12 @@ def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True
 
 
 def at_once(checks: Checked, options: Options) -> bool:
-    """Whether texts that run together are also explained together: padding must change nothing, in one stack of layers."""
+    """Return whether a batch of texts is explained at once: there is one stack of layers, and padding changes nothing."""
     return checks.padding is not False and not checks.stack.cross and options.is_together
 
 
 class Explainer:
-    """One model that explains lists of texts. The flows of a batch are solved while the model runs the next ones.
+    """Explains lists of texts with one model. The flows of a batch are solved while the model runs the next ones.
 
     solvers: threads for the flows.
     """
@@ -98,20 +122,20 @@ class Explainer:
     def explain(
         self, inputs: Sequence[Encoded | Explained], advance: Callable[[int, int], None]
     ) -> Callable[[], list[Explained]]:
-        """Runs the model on all of them, and returns a function that waits for the rest of the work.
+        """Run the model on all inputs; return a function that waits for the remaining work and returns the rows.
 
-        advance: takes the number of texts and of tokens of each batch.
+        advance: called with the number of texts and of tokens of each batch.
         """
         rows: list[Explained | None] = [one if isinstance(one, Explained) else None for one in inputs]
         rest = {i: one for i, one in enumerate(inputs) if isinstance(one, Encoded)}
         sizes = [(i, int(one.tensors["input_ids"].shape[1])) for i, one in rest.items()]
         pending: list[Future[Solved]] = []
-        one_by_one = not self.together or self.options.is_by_text  # each then counts when it is done
+        one_by_one = not self.together or self.options.is_by_text  # progress then counts each text as it is done
         for members in batches(sizes, 1 if one_by_one else self.options.batch_tokens, not self.linear):
             pending += self._batch(members, [rest[i] for i in members])
             advance(len(members), sum(int(rest[i].tensors["input_ids"].shape[1]) for i in members))
             waiting = [f for f in pending if not f.done()]
-            if len(waiting) > 4 * self.solvers:  # the graphs of these are held: what is bounded here is memory
+            if len(waiting) > 4 * self.solvers:  # the graphs of waiting texts are in memory
                 waiting[0].result()
 
         def collect() -> list[Explained]:
@@ -123,7 +147,7 @@ class Explainer:
         return collect
 
     def _batch(self, members: list[int], encoded: list[Encoded]) -> list[Future[Solved]]:
-        """Runs these together; what the model does not take is tried one by one, so that one text harms no other."""
+        """Run these texts together; if the model fails, run them one by one to isolate the failure."""
         try:
             if self.linear:
                 return [_done(members, self._rows(encoded))]
@@ -143,8 +167,8 @@ class Explainer:
             return [_done(members, [failed_row(e)])]
 
     def _rows(self, encoded: list[Encoded]) -> list[Explained]:
-        """Texts of a batch without matrices, at once: what is kept of a long text is too much to wait."""
-        traces = trace_linear(self.model, encoded, "mean", None, self.options.layers, False)
+        """Explain a batch without matrices right away: too much is kept of a long text to let it wait."""
+        traces = trace_linear(self.model, encoded, "mean", -1, self.options.layers, False)
         rows = []
         for trace, one in zip(traces, encoded, strict=True):
             try:
@@ -177,7 +201,7 @@ class Explainer:
             yield self.pool.submit(work)
 
     def _traced(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
-        """Text by text, by way of traces: words, receptive fields, encoder-decoders."""
+        """Explain texts one by one through traces: for words, receptive fields and encoder-decoders."""
         options = self.options
         provenance = self._provenance(batch)
         traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]
@@ -191,7 +215,7 @@ class Explainer:
 
 
 def _done(members: list[int], rows: list[Explained]) -> Future[Solved]:
-    """What is solved already."""
+    """Return a future that is already done."""
     future: Future[Solved] = Future()
     future.set_result((members, rows))
     return future

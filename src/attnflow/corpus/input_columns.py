@@ -1,4 +1,4 @@
-"""The other columns of a corpus's input, beside the rows of its shards: a text's label, its source."""
+"""The other columns of a corpus's input, such as labels and sources, read in step with the rows of its shards."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from attnflow.errors import InputError
 from attnflow.texts.sources import Corpus, Text, open_corpus
 
 Cells = Mapping[str, str]
-"""The values of a row by the names of their columns."""
+"""The values of a row, by column name."""
 
 
 def input_of(settings: Mapping[str, Any], source: str | Path | None = None) -> tuple[Corpus | None, str | None]:
-    """The input of a job, where it can be read again; else why not, in a sentence. Lines of text have no columns.
+    """Return the input of a job if it can be read again, or a sentence that says why not.
 
-    settings: of the job. source: where the input lies, unless the settings say so from here.
+    Lines of text have no columns, and give neither.
+    settings: of the job.
+    source: where the input is, if it is not at the path in the settings.
     """
     path = settings.get("input") if source is None else source
     name = re.split(r"[\\/]", str(path or "").rstrip("\\/"))[-1]
     if not path or name.endswith(".txt"):
         return None, None
     if str(path).startswith("hf:"):
-        return None, f"The columns of {name} were not read: it lies on the hub."
+        return None, f"The columns of {name} were not read: it is on the hub."
     columns = {key: settings.get(key) for key in ("text", "id", "pair")}
     try:
         return open_corpus(path, whole_files=bool(settings.get("whole_files")), **columns), None
     except InputError:
         if source is not None:
             raise
-        return None, f"The columns of {name} were not read: it is not where it was, or has several splits."
+        return None, f"The columns of {name} were not read: it was moved, or has several splits."
 
 
 class InputRows:
-    """The cells of one text of an input after another; none where there is no input."""
+    """The cells of an input, text by text; empty if there is no input."""
 
     def __init__(self, corpus: Corpus | None) -> None:
         self.corpus = corpus
@@ -46,9 +48,9 @@ class InputRows:
         self._next = 0
 
     def take(self, numbers: Sequence[int], texts: Sequence[str | None]) -> list[Cells]:
-        """Those of the texts with these numbers in the input, which rise from call to call.
+        """Return the cells of the texts with these numbers, which must increase from call to call.
 
-        texts: as the shards have them, which must be those of the input.
+        texts: the same texts as stored in the shards, to check that the input has not changed.
         """
         if self._records is None or self.corpus is None:
             return [{}] * len(numbers)
@@ -60,8 +62,8 @@ class InputRows:
             text, row = next(self._records, (None, {}))
             if text is None or (text.text is None) != (wanted is None) or readable(text.text or "") != (wanted or ""):
                 raise InputError(
-                    f"text {number} of {self.corpus.path!r} is not the one that was explained: the input has changed "
-                    "since; explain it again, or give the report the input as it was"
+                    f"text {number} of {self.corpus.path!r} is not the one that was explained, so the input has "
+                    "changed: explain it again, or give the report the original input"
                 )
             cells.append(_labels(row))
         return cells
@@ -78,6 +80,6 @@ def _records(corpus: Corpus) -> Generator[tuple[Text, Mapping[str, Any]]]:
 
 
 def _labels(row: Mapping[str, Any]) -> Cells:
-    """What may name a group: texts, whole numbers and truth values, as text; "" where the cell is empty."""
+    """Return the cells that can name a group (texts, whole numbers, truth values) as text; "" for an empty cell."""
     texts = {name: "" if value is None else value for name, value in row.items()}
     return {str(name): readable(str(value).strip()) for name, value in texts.items() if isinstance(value, str | int)}

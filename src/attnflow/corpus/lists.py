@@ -1,4 +1,4 @@
-"""What was summed over a corpus, as the lists and numbers of its page."""
+"""The sums over a corpus as the lists and numbers of its page."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from attnflow.corpus.tally import BINS, PLACES, SPELLINGS, Agreement, Floats, Po
 from attnflow.evaluate.statistics import wilson
 
 LISTED = 100
-"""Tokens in a list: so many by lift, with special tokens and without, and so many by share, for each method and layer."""
+"""Tokens per list, for each method and layer: by lift, with and without special tokens, and by share."""
 SPECIAL = 20
 TOP = 20
-"""Tokens of all texts on the first screen, with punctuation and without."""
+"""Tokens on the first screen, with and without punctuation."""
 GROUPED = 15
-"""The same of a group: by lift and by the difference from all other texts, with punctuation and without."""
+"""The same for a group: by lift and by the difference from all other texts, with and without punctuation."""
 LABELS = 20
 BLANKS = "\u0120\u010a\u0109\u2581"
 """How tokenizers write white space: Ġ, Ċ, ĉ and ▁."""
 
 
 def least_count(texts: int) -> int:
-    """How often a token must stand in so many texts to be in a list."""
+    """Return how often a token must occur in `texts` texts to be listed."""
     return max(2, min(10, texts // 20), texts // 1000)
 
 
 class Types:
-    """The tokens that some list names, each with a number; and which may be in lists.
+    """The tokens that some list names, each with a number, and the tokens that may be listed.
 
-    special: those that mostly are. words: those that are neither special nor punctuation.
+    special: tokens that are mostly special.
+    words: tokens that are neither special nor punctuation.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -55,20 +56,20 @@ class Types:
 
     @property
     def slots(self) -> list[int]:
-        """The place of each number."""
+        """Return the slot of each number."""
         return list(self._numbers)
 
     def number(self, slot: int) -> int:
         return self._numbers.setdefault(slot, len(self._numbers))
 
     def best(self, some: NDArray[np.bool_], by: Floats, most: int) -> list[int]:
-        """The first by these numbers; ties by id, so that neither batches nor the order of texts choose."""
+        """Return the first `most` slots by these values; ties go by id, so that the order of texts has no influence."""
         there = np.flatnonzero(some & np.isfinite(by))
         order: list[int] = there[np.lexsort((self._ids[there], -by[there]))][:most].tolist()
         return order
 
     def rows(self, least: int) -> dict[str, Any]:
-        """All that were numbered, and how many there are."""
+        """Return all numbered tokens, and how many there are."""
         tokens = self.tokens
         return {
             "seen": len(tokens.ids),
@@ -88,7 +89,7 @@ class Types:
 
 
 def list_tokens(types: Types, methods: Sequence[str], layers: Sequence[str], texts: int) -> dict[str, Any]:
-    """Which tokens received most: for each method and layer rows of their numbers."""
+    """Return the tokens that received most: rows of token numbers for each method and layer."""
     least = least_count(texts)
     tokens, counts, special = types.tokens, types.counts, types.special
     n = len(counts)
@@ -118,10 +119,10 @@ def list_tokens(types: Types, methods: Sequence[str], layers: Sequence[str], tex
 def list_splits(
     types: Types, splits: Sequence[Split], sums: GroupSums, methods: Sequence[str], least: int
 ) -> list[dict[str, Any]]:
-    """What receives most in each group, and what more than in all other texts.
+    """Return what receives most in each group, and what receives more there than in all other texts.
 
-    A row is a type, its lift in the group, its lift there less that in all other texts, and its count in the group.
-    least: how often it must stand in all texts; in a group, as often as in a corpus of so many texts.
+    A row is a type, its lift in the group, that lift minus the lift in all other texts, and its count in the group.
+    least: how often a token must occur in all texts; the minimum in a group is that of a corpus of the group's size.
     """
     n = len(types.counts)
     often = types.counts >= least
@@ -154,7 +155,7 @@ def list_splits(
 
 
 def list_words(types: Types, sums: GroupSums, methods: Sequence[str], least: int) -> dict[str, list[list[Any]]]:
-    """What receives most in all texts, where all that stands apart does not count: rows of type, lift and count."""
+    """Return what receives most in all texts, without the left-out tokens: rows of type, lift and count."""
     n = len(types.counts)
     counts, lifts = sums.counts[-1][0, :n], sums.lifts[-1][:, 0, :n]
     words: dict[str, list[list[Any]]] = {}
@@ -166,7 +167,7 @@ def list_words(types: Types, sums: GroupSums, methods: Sequence[str], least: int
 
 
 def is_punctuation(text: str) -> bool:
-    """Whether a token has no letter, number, currency or picture in it.
+    """Return whether a token contains no letter, number, currency sign or emoji.
 
     >>> [is_punctuation(text) for text in (".", "##,", "Ċ", "n't", "$", "👍", "—")]
     [True, True, True, False, False, False, True]
@@ -176,7 +177,7 @@ def is_punctuation(text: str) -> bool:
 
 
 def spelled(names: Counter[str]) -> tuple[str, list[str], int]:
-    """The most frequent text of a token, some others, and how many there are."""
+    """Return the most frequent text of a token, some others, and how many there are."""
     first, *others = sorted(names, key=lambda name: (-names[name], name))
     return first, others[:3], len(names)
 
@@ -225,7 +226,7 @@ def list_agreement(agreement: Agreement, methods: Sequence[str], layers: Sequenc
 
 
 def list_lengths(lengths: Counter[int]) -> dict[str, Any]:
-    """Tokens a text, in bins of whole numbers: `counts[i]` is how many texts have from 1 + i·width to (i + 1)·width."""
+    """Return a histogram of tokens per text: `counts[i]` texts have from 1 + i·width to (i + 1)·width tokens."""
     longest, many = max(lengths), lengths.total()
     width = -(-longest // BINS)
     counts = [0] * -(-longest // width)
@@ -244,7 +245,7 @@ def list_lengths(lengths: Counter[int]) -> dict[str, Any]:
 
 
 def list_labels(labels: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Any]:
-    """labels: by kind and label of a prediction, how many texts have it, and the sum of its probabilities."""
+    """Return the predicted labels. labels: for each kind and label, the number of texts and the sum of probabilities."""
     order = sorted(labels.items(), key=lambda entry: (-entry[1][0], entry[0]))
     return {
         "labels": len(order),
@@ -257,5 +258,5 @@ def list_labels(labels: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, 
 
 
 def rounded(values: Iterable[float]) -> list[float | None]:
-    """Five digits, which is more than a page shows; None for what is no number."""
+    """Round to five digits, more than a page shows; None for what is not finite."""
     return [float(f"{x:.5g}") if np.isfinite(x) else None for x in values]

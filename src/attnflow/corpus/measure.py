@@ -1,4 +1,4 @@
-"""How large texts are, as arrays of a few bytes a text: what cutting a corpus into shards needs to know of them."""
+"""Text sizes as compact arrays: all that cutting a corpus into shards needs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from attnflow.texts.sources import decoded
 from attnflow.texts.text_files import Lines, is_too_long
 
 Integers = NDArray[np.integer]
-"""In the smallest type that holds them."""
+"""In the smallest type that fits."""
 
 MOST_TEXTS = 1 << 21
-"""Of a file that cannot be cut, so many are measured at once: the arrays of all workers together fit into memory."""
+"""How many texts of an indivisible file are measured at once, so that the arrays of all workers fit into memory."""
 
 POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of texts of one file, one after another. first: the piece that they are.
+    """The sizes of consecutive texts of one file. first: the piece they form.
 
-    texts: UTF-8 bytes of each text and its pair. labels: of its id, its problem and its answer. steps: bytes from its
-    offset to that of the next; rows in a table. lines: its line, counted from the first one's; None where each text is
-    one line. end: offset behind the last; None where only reading on would tell. rest: what the file has beyond them.
+    texts: UTF-8 bytes of each text and its pair.
+    labels: UTF-8 bytes of its id, its problem and its answer.
+    steps: bytes from its offset to the next text's; rows in a table.
+    lines: its line, counted from the first text's; None if each text is one line.
+    end: the offset after the last text; None if it is not known without reading on.
+    rest: what the file has after these texts.
     """
 
     first: Piece
@@ -45,10 +48,10 @@ class Sizes:
 
 
 def measure(reader: Reader, portions: Sequence[int | Piece]) -> list[Sizes | InputError]:
-    """The sizes of the texts of some pieces or, by their numbers, of whole files; of files without texts there are none.
+    """Return the sizes of the texts of some pieces, or of whole files by number.
 
-    The texts of a piece were counted before; of a file, MOST_TEXTS are measured at most. What cannot be read is the last of
-    the list, because texts before it may be all that is needed.
+    The texts of a piece were counted before; at most MOST_TEXTS of a file are measured. An error is the last entry of
+    the list, because the texts before it may be enough.
     """
     sizes: list[Sizes | InputError] = []
     try:
@@ -60,8 +63,8 @@ def measure(reader: Reader, portions: Sequence[int | Piece]) -> list[Sizes | Inp
             if isinstance(portion, Piece) and count != portion.count:
                 name = reader.corpus.files[portion.file].name
                 raise InputError(
-                    f"the input changed while it was read: {name} has fewer texts than at first; start again when nothing "
-                    "writes to it"
+                    f"the input changed while it was read: {name} has fewer texts than at first; start again when "
+                    "nothing writes to it"
                 )
     except InputError as e:
         sizes.append(e)
@@ -76,14 +79,14 @@ def _piece(reader: Reader, portion: int | Piece) -> Piece:
 
 
 def measure_piece(reader: Reader, piece: Piece, whole: bool) -> Iterator[Sizes]:
-    """The sizes of a piece, or of as much of it as can be read. whole: look whether there is more behind it."""
+    """Yield the sizes of a piece, or of the part that can be read. whole: check whether there is more after it."""
     source = reader.source(piece.file)
     sizes = _of_lines(source, piece, whole) if isinstance(source, Lines) and source.plain else None
     return _of_records(source, piece, whole) if sizes is None else iter([sizes] if sizes.first.count else [])
 
 
 def _of_records(source: Lines | Table, piece: Piece, whole: bool) -> Iterator[Sizes]:
-    """By reading every text."""
+    """Measure by reading every text."""
     texts, labels, offsets, lines = (array("q") for _ in range(4))
     behind = failure = rest = None
     with closing(source.records(piece.offset, piece.row, piece.line)) as records:
@@ -113,7 +116,7 @@ def _of_records(source: Lines | Table, piece: Piece, whole: bool) -> Iterator[Si
 
 
 def _of_lines(source: Lines, piece: Piece, whole: bool) -> Sizes | None:
-    """The same for lines of a .txt file, by their ends alone; None where one is too long or cannot be read."""
+    """Measure lines of a .txt file by their ends alone; return None if a line is too long or cannot be read."""
     texts: list[NDArray[np.int64]] = []
     steps: list[NDArray[np.int64]] = []
     count = 0
@@ -149,7 +152,7 @@ def _of_lines(source: Lines, piece: Piece, whole: bool) -> Sizes | None:
 
 
 def _of_block(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each line: UTF-8 bytes of its text, and bytes with its end."""
+    """Return the UTF-8 bytes of each line's text, and its bytes including the line end."""
     block = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(block == ord("\n")) + 1
     if not len(ends) or ends[-1] != len(data):
@@ -160,7 +163,7 @@ def _of_block(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     texts = steps - ended - returned
     if not data.isascii():
         try:
-            data.decode()  # the bytes of UTF-8 are what it takes in UTF-8
+            data.decode()  # valid UTF-8 needs no re-encoding to be measured
         except UnicodeDecodeError:
             for line in np.unique(np.searchsorted(ends, np.flatnonzero(block > 127), side="right")):
                 start = int(ends[line] - steps[line])

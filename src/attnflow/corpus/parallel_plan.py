@@ -1,8 +1,8 @@
-"""The plan of a corpus by several processes: the shards are those of `plan`, which one process makes.
+"""The plan of a corpus, made by several processes: the shards are the same as those of `plan`, which uses one process.
 
-Three steps follow one another through the input, each a few tasks behind the one before: workers count the texts in ranges
-of large files, so that the rows of each are known; workers measure texts, and this process cuts them into shards; workers
-read each shard and find its digest.
+Three steps run through the input, each a few tasks behind the one before. Workers count the texts in ranges of large
+files, so that the row numbers of each range are known. Workers measure texts, and this process cuts them into shards.
+Workers read each shard and compute its digest.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from attnflow.texts.sources import Corpus
 from attnflow.texts.text_files import Lines, can_be_cut, is_too_long
 
 RANGE_BYTES = 1 << 25
-"""Of a file that can be cut, or of several small files, that one task reads: a fraction of a second."""
+"""How many bytes of a divisible file, or of several small files, one task reads: a fraction of a second."""
 
 SMALL_BYTES = 1 << 26
 SMALL_TEXTS = 500_000
-"""Of an input that one process has planned before others have started."""
+"""One process plans an input below these sizes before other processes would have started."""
 
 REST_TEXTS = 1 << 16
-"""That this process measures at once, of the rest of a file that cannot be cut."""
+"""How many texts this process measures at once, in the rest of an indivisible file."""
 
 Range = tuple[int, int, int]
-"""A file's number, and bytes of it, from the first to behind the last."""
+"""A file's number, and the first and end byte of a range in it."""
 
 
 def parallel_plan(
@@ -46,10 +46,10 @@ def parallel_plan(
     samples: int | None = None,
     processes: int | None = None,
 ) -> Iterator[Shard]:
-    """The shards that `plan` gives for the same arguments, by several processes.
+    """Yield the shards that `plan` gives for the same arguments, using several processes.
 
-    processes: by default as many as there are cores for this one. Where there is one core, the input is small, or most of
-    it is one file that cannot be cut (packed, .csv, .tsv or a table), `plan` itself does it.
+    processes: by default one per available core. `plan` does the work if there is one core, if the input is small, or
+        if most of it is one file that cannot be divided (compressed, .csv, .tsv or a table).
     """
     if processes is None:
         processes = _processes(corpus, samples)
@@ -64,8 +64,8 @@ def parallel_plan(
             yield from plan_by(do, corpus, most_texts, most_cost, cost, samples)
     except JobError:
         raise JobError(
-            f"one of {processes} processes that read the input died, most often because memory ran out: run the same again "
-            "when more of it is free"
+            f"one of {processes} processes that read the input died, usually because memory ran out: run the same "
+            "again when more memory is free"
         ) from None
 
 
@@ -77,11 +77,11 @@ def plan_by(
     cost: Callable[[int], int],
     samples: int | None = None,
 ) -> Iterator[Shard]:
-    """The same, by a crew whose members have a reader each."""
+    """Plan with a crew whose members have a reader each."""
     cutter = Cutter(most_texts, most_cost, cost, samples)
     with closing(Reader(corpus)) as reader:
         drafts = _drafts(do, corpus, cutter)
-        # groupby and in_order are lazy: what comes here is drawn only as far as workers are free
+        # groupby and in_order are lazy: tasks are drawn only as workers become free
         for here, groups in groupby(drafts, key=itemgetter(0)):
             tasks = (group for _, group in groups)
             shards = (_digested(reader, group) for group in tasks) if here else do.in_order(_digested, tasks)
@@ -102,7 +102,7 @@ def _processes(corpus: Corpus, samples: int | None) -> int:
 
 
 def _bytes_on_disk(corpus: Corpus) -> list[int]:
-    """Of each file; 0 where it cannot be told, which whoever reads the file will explain."""
+    """Return the size of each file; 0 if it is unknown, since reading the file will report the reason."""
 
     def size(path: str) -> int:
         try:
@@ -114,7 +114,7 @@ def _bytes_on_disk(corpus: Corpus) -> list[int]:
 
 
 def _portions(do: Crew[Reader], corpus: Corpus) -> Iterator[tuple[int | Piece, ...]]:
-    """What is measured together: a piece of a large file, or several small files."""
+    """Yield what is measured together: a piece of a large file, or several small files."""
     sizes = _bytes_on_disk(corpus)
     cuts: dict[int, list[Range]] = {}
     for number, (file, size) in enumerate(zip(corpus.files, sizes, strict=True)):
@@ -150,7 +150,7 @@ def _counted(reader: Reader, place: Range) -> tuple[int, int, int]:
 
 
 def _drafts(do: Crew[Reader], corpus: Corpus, cutter: Cutter) -> Iterator[tuple[bool, list[Draft]]]:
-    """Drafts that one task reads, behind whether this process does it: a packed file is only ever read on."""
+    """Yield drafts that one task reads, and whether this process must do it: a compressed file is only read forwards."""
     with closing(Reader(corpus)) as reader:
         for portions in do.in_order(measure, _portions(do, corpus)) if cutter.left else ():
             drafts: list[Draft] = []
@@ -198,7 +198,7 @@ def _digest(reader: Reader, draft: Draft) -> str:
 
 
 def _fields(reader: Reader, piece: Piece, end: int | None) -> tuple[list[int | None], list[str]]:
-    """What the digest of a piece is made of; most lines of .txt files are not read one by one for it."""
+    """Return the fields for the digest of a piece; most lines of .txt files need not be read one by one."""
     source = reader.source(piece.file)
     if isinstance(source, Lines) and source.plain and end is not None and not is_too_long(end - piece.offset):
         ids, texts = source.plain_lines(piece.offset, piece.row, end - piece.offset)

@@ -1,4 +1,4 @@
-"""Texts of a corpus: a plan of shards, and the texts of each, always in bounded memory."""
+"""The plan that cuts a corpus into shards, and a reader for the texts of each shard. Both use bounded memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from attnflow.texts.sources import TABLES, Corpus, File, Text, some
 from attnflow.texts.text_files import Lines
 
 SHARD_BYTES = 1 << 26
-"""Of the texts of a shard, at most, whatever they cost: a shard is held in memory."""
+"""The most bytes of text in a shard, whatever the cost: a shard is held in memory."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of one file, one after another. offset: bytes, of what a packed file holds; rows in a table. row: from 0.
+    """Consecutive rows of one file.
 
-    line: number of the first line, from 1, for what is said of it: a csv cell may have several lines.
+    offset: in bytes of the uncompressed file; in rows of a table.
+    row: from 0.
+    line: the number of the first line, from 1, for messages: a csv cell may have several lines.
     """
 
     file: int
@@ -35,7 +37,8 @@ class Piece:
 class Shard:
     """Texts that are explained and written together.
 
-    row: of its first text, in the whole input. digest: of what was read.
+    row: the number of its first text in the whole input.
+    digest: a hash of the texts that were read.
     """
 
     number: int
@@ -46,7 +49,7 @@ class Shard:
 
     @property
     def file(self) -> str:
-        """The name of its file in the output."""
+        """The name of its output file."""
         return f"part-{self.number:06}.parquet"
 
 
@@ -57,15 +60,17 @@ def plan(
     cost: Callable[[int], int],
     samples: int | None = None,
 ) -> Iterator[Shard]:
-    """The shards of a corpus, in one pass over it: they depend on the input and these arguments alone.
+    """Yield the shards of a corpus in one pass. They depend only on the input and these arguments.
 
-    A shard ends at most_texts texts, or where the next text would bring its cost above most_cost; what costs more than
-    that by itself is a shard by itself. cost: of the number of UTF-8 bytes of a text and its pair, never below 0.
-    samples: the first so many texts, and no more. This process does it alone; `parallel_plan` gives the same shards.
+    A shard ends at most_texts texts, or before the text that would raise its cost above most_cost. A text that costs
+    more than most_cost is a shard of its own. This function uses one process; `parallel_plan` gives the same shards.
+    cost: maps the UTF-8 bytes of a text and its pair to a cost of 0 or more.
+    samples: use only the first N texts.
     """
     number = row = spent = size = 0
     texts: list[Text] = []
-    starts: list[tuple[int, int, int, int, int]] = []  # where a file begins in the shard, and at which of its texts
+    # where each file begins in the shard: file, offset, row, line, place in the shard
+    starts: list[tuple[int, int, int, int, int]] = []
 
     def shard() -> Shard:
         ends = [at for *_, at in starts[1:]] + [len(texts)]
@@ -94,36 +99,36 @@ def plan(
 
 
 def no_texts(corpus: Corpus) -> InputError:
-    """What an input without texts is answered with."""
+    """Return the error for an input without texts."""
     return InputError(f"{corpus.path!r} has no texts: expected at least one in {some(corpus.files)}")
 
 
 class Reader:
-    """Reads shards in any order. It keeps the last file open, so that in order nothing is read or unpacked twice."""
+    """Reads shards in any order. It keeps the last file open, so that reading in order reads nothing twice."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         self._source: Lines | Table | None = None
 
     def texts(self, shard: Shard) -> list[Text]:
-        """The texts of a shard, which have to be those that were planned."""
+        """Return the texts of a shard, after checking that they are still those that were planned."""
         texts = [text for piece in shard.pieces for text in self.read(piece)]
         if digest(texts) != shard.digest:
             files = some([self.corpus.files[piece.file] for piece in shard.pieces])
             raise InputError(
-                f"the input changed while it was read: texts {shard.row} to {shard.row + shard.count - 1} are not what "
-                f"they were at first, in {files}; start again when nothing writes to it"
+                f"the input changed while it was read: texts {shard.row} to {shard.row + shard.count - 1} in {files} "
+                "are different now; start again when nothing writes to it"
             )
         return texts
 
     def read(self, piece: Piece) -> list[Text]:
-        """The texts of a piece, as they are now."""
+        """Return the texts of a piece, as they are now."""
         source = self.source(piece.file)
         with closing(source.records(piece.offset, piece.row, piece.line)) as records:
             return [text for _, _, text in islice(records, piece.count)]
 
     def source(self, number: int) -> Lines | Table:
-        """The file of this number, open."""
+        """Open the file with this number."""
         file = self.corpus.files[number]
         if self._source is None or self._source.file is not file:
             self.close()
@@ -137,12 +142,12 @@ class Reader:
 
 
 def open_file(file: File, corpus: Corpus) -> Lines | Table:
-    """The reader of a file of the input."""
+    """Return a reader for a file of the input."""
     return Table(file, corpus) if file.kind in TABLES.values() else Lines(file, corpus)
 
 
 def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
-    """All texts, each with its file and its offset, row and line there."""
+    """Yield all texts, each with its file, and its offset, row and line there."""
     for number, file in enumerate(corpus.files):
         with closing(open_file(file, corpus)) as source:
             first, head = source.begin
@@ -151,24 +156,24 @@ def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
 
 
 def digest(texts: Sequence[Text]) -> str:
-    """Of what was read."""
+    """Return a hash of texts."""
     return digest_of(*fields_of(texts))
 
 
 def fields_of(texts: Sequence[Text]) -> tuple[list[int | None], list[str]]:
-    """The lengths of all fields of texts, and the fields that are there."""
+    """Return the lengths of all fields of texts, and the fields that are not None."""
     fields = [field for text in texts for field in (text[:4] if text.answer is None else text)]
     return [None if field is None else len(field) for field in fields], [field for field in fields if field]
 
 
 def digest_of(lengths: list[int | None], fields: Iterable[str]) -> str:
-    """Lengths, then all strings one after another: other texts never make the same bytes."""
+    """Hash the lengths, then all strings: different texts never give the same bytes."""
     joined = "".join(fields)
     return hashlib.sha256(f"{lengths}\n{joined}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def size_of(text: str | None) -> int:
-    """UTF-8 bytes."""
+    """Return the UTF-8 bytes of a text and its pair."""
     if text is None or text.isascii():
         return len(text or "")
     return len(text.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""What is explained in a row beside a text: the answer that its row names, and the prompt of a language model."""
+"""Model inputs for rows: the text, the answer that its row names, and the prompt of a language model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attnflow.texts.sources import Text
 
 @dataclass(frozen=True)
 class RowInput(Encoded):
-    """A text as the model reads it. answer: the one that its row names. prompt: where a language model answers it."""
+    """A text as model input. answer: the one that its row names. prompt: set if a language model answers it."""
 
     answer: str | None = None
     prompt: Prompt | None = None
@@ -31,7 +31,7 @@ class RowInput(Encoded):
 def with_answers(
     texts: Sequence[Text], inputs: Sequence[Encoded | Explained], column: str
 ) -> list[Encoded | Explained]:
-    """The inputs with the answers of their rows, in this column; a row without one has failed."""
+    """Return the inputs with the answers from this column of their rows; a row without an answer fails."""
     return [
         one if isinstance(one, Explained) else _with_answer(text, one, column)
         for text, one in zip(texts, inputs, strict=True)
@@ -46,11 +46,11 @@ def _with_answer(text: Text, encoded: Encoded, column: str) -> RowInput | Explai
 
 
 def prompt_input(model: Runner, text: Text, writing: Writing) -> RowInput | Explained:
-    """A text as the prompt of a language model; why it is none, where it is not."""
+    """Return a text as the prompt of a language model, or its error row."""
     in_chat = has_template(model.tokenizer) if writing.chat is None else writing.chat
     content = text.text or ""
     try:
-        is_message = in_chat and bool(content.strip())  # of a message that is empty, a prompt says so better
+        is_message = in_chat and bool(content.strip())  # the prompt reader has the better error for an empty message
         prompt = read_prompt(model, [{"role": "user", "content": content}] if is_message else content)
     except InputError as e:
         return failed_row(e, "tokenizer")
@@ -61,15 +61,15 @@ def prompt_input(model: Runner, text: Text, writing: Writing) -> RowInput | Expl
 
 
 def label_of(model: Runner, options: Options, encoded: Encoded) -> int | str | None:
-    """The class or token that a row is about; None for the model's own answer.
+    """Return the class or token that a row is about; None for the model's own answer.
 
-    The cell of a classifier's column may have the number of a class, unless a class has it for a name. That of a language
-    model is a text.
+    The cell of a classifier's column may contain the number of a class, unless a class has that number as its name. The
+    cell of a language model is text.
     """
     label = getattr(encoded, "answer", None)
     if label is None:
         return options.answer
     names = map(str, (getattr(model.config, "id2label", None) or {}).values())
-    # a column of whole numbers in which a cell is missing has them as 1.0
+    # a column of whole numbers with missing cells is read as 1.0
     is_number = re.fullmatch(r"[0-9]+(\.0)?", label) and label not in names and not writes_words(model)
     return int(float(label)) if is_number else str(label)

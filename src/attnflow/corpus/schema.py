@@ -1,4 +1,4 @@
-"""What a row of the output holds: one schema for all shards, and for texts that failed."""
+"""The columns of the output: one schema for all shards, including texts that failed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 class Explained:
     """The row of one text: either scores or an error.
 
-    scores: for each column, [query, input]. error: why there are none, in a word or two; message: in a sentence.
-    answer: what the scores are about, in jobs about answers; its tokens, where a language model writes it, and the
-    logarithm of its probability. units: the texts that the inputs are, where they are not the tokens.
+    scores: for each column, [query, input].
+    error: why there are no scores, in a word or two.
+    message: the same in a sentence.
+    answer: what the scores are about, in jobs about answers; with its tokens and log probability if a language model
+        writes it.
+    units: the texts of the inputs, if they are not tokens.
     """
 
     tokens: Sequence[str] | None = None
@@ -50,13 +53,15 @@ class Explained:
 
 
 def failed_row(e: BaseException, otherwise: str = "model") -> Explained:
-    """The row of a text that failed, whatever was thrown. otherwise: the kind of error where it does not say its own."""
+    """Return the row of a text that failed. otherwise: the kind of error if the exception does not name one."""
     kind = e.kind if isinstance(e, TextError) else otherwise
     return Explained(error=kind, message=str(e) if isinstance(e, InputError) else f"{type(e).__name__}: {e}")
 
 
 def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
-    """layers: counted from 0; in the names, from 1. Methods that have none have one column.
+    """Return the names of the score columns. Methods without layers have one column.
+
+    layers: from 0; the names count from 1.
 
     >>> score_columns(["rollout", "flow", "answer_inputs"], [0, 5])
     ['rollout_L1', 'rollout_L6', 'flow_L1', 'flow_L6', 'answer_inputs']
@@ -69,7 +74,10 @@ def score_columns(methods: Sequence[str], layers: Sequence[int]) -> list[str]:
 
 
 def schema(scores: Sequence[str], answers: bool = False) -> pyarrow.Schema:
-    """The columns, in their order; docs/corpus.md says what each holds. answers: whether rows say which they are about."""
+    """Return the columns, in order; docs/corpus.md describes them.
+
+    answers: whether rows say which answer they are about.
+    """
     pa, _ = arrow()
     answer = pa.struct([("label", pa.string()), ("probability", pa.float64())])
     return pa.schema([
@@ -103,9 +111,11 @@ def table(
     answers: bool = False,
     arrays: Mapping[str, pyarrow.ListArray] | None = None,
 ) -> pyarrow.Table:
-    """The rows of a shard. first: the number of its first text in the whole input. answers: as in `schema`.
+    """Return the rows of a shard as a table.
 
-    arrays: columns that are Arrow's already, by `nested` and `listed`; those of the rows are made here.
+    first: the number of its first text in the whole input.
+    answers: as in `schema`.
+    arrays: columns that are Arrow arrays already, from `nested` and `listed`.
     """
     pa, _ = arrow()
     fields = schema(scores, answers)
@@ -131,7 +141,7 @@ def _array(values: Any, kind: Any) -> Any:
     pa, _ = arrow()
     try:
         return pa.array(values, kind)
-    except UnicodeEncodeError:  # a tokenizer may make pieces that are no text
+    except UnicodeEncodeError:  # a tokenizer may produce pieces that are not valid text
         return pa.array(_all_readable(values), kind)
 
 
@@ -144,7 +154,7 @@ def _all_readable(x: Any) -> Any:
 
 
 def readable(text: str) -> str:
-    r"""The text as UTF-8 can hold it: bytes that were none stand as they do in Python's own.
+    r"""Return text that UTF-8 can encode: undecodable bytes are written as escapes.
 
     >>> readable(b"caf\xe9".decode(errors="surrogateescape"))
     'caf\\xe9'
@@ -156,7 +166,7 @@ def readable(text: str) -> str:
         pass
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    except UnicodeEncodeError:  # half of a pair of surrogates, as JSON may spell it
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows
         return text.encode(errors="backslashreplace").decode()
 
 
@@ -168,7 +178,7 @@ def _plain(prediction: Prediction | None) -> dict[str, Any] | None:
 
 
 def _nested(matrices: Sequence[NDArray[np.floating] | None]) -> pyarrow.ListArray:
-    """[query, input] of each text, None where there is none, as a list of lists of float32."""
+    """Return the [query, input] matrices of texts as lists of lists of float32; None stays None."""
     there = [np.asarray(m, np.float32) for m in matrices if m is not None]
     values = np.concatenate([m.ravel() for m in there]) if there else np.empty(0, np.float32)
     widths = np.concatenate([np.full(len(m), m.shape[1]) for m in there]) if there else np.empty(0, int)
@@ -179,14 +189,14 @@ def _nested(matrices: Sequence[NDArray[np.floating] | None]) -> pyarrow.ListArra
 def nested(
     values: NDArray[np.float32], widths: NDArray[np.int64], rows: NDArray[np.int64], missing: NDArray[np.bool_]
 ) -> pyarrow.ListArray:
-    """Numbers one after another as a list of lists for each text: widths of all rows, rows of each text."""
+    """Return flat numbers as a list of lists per text. widths: of all rows. rows: of each text."""
     pa, _ = arrow()
     inner = pa.ListArray.from_arrays(pa.array(_ends(widths), pa.int32()), pa.array(values))
     return pa.ListArray.from_arrays(pa.array(_ends(rows), pa.int32()), inner, mask=pa.array(missing))
 
 
 def listed(values: NDArray[np.int32], counts: NDArray[np.int64], missing: NDArray[np.bool_]) -> pyarrow.ListArray:
-    """Whole numbers one after another as a list for each text: counts of each."""
+    """Return flat whole numbers as one list per text. counts: of each text."""
     pa, _ = arrow()
     return pa.ListArray.from_arrays(pa.array(_ends(counts), pa.int32()), pa.array(values), mask=pa.array(missing))
 

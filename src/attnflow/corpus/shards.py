@@ -1,4 +1,4 @@
-"""The shards of a corpus as they are read: a batch of rows at a time, and the scores of their texts as arrays."""
+"""Reading the shards of a corpus: batches of rows, and the scores of their texts as arrays."""
 
 from __future__ import annotations
 
@@ -26,28 +26,30 @@ COLUMNS = (
     "row", "id", "text", "pair", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries",
     "prediction", "error", "message", "provenance",
 )  # fmt: skip
-"""The columns that are read beside those of scores."""
+"""The columns that are read in addition to the scores."""
 
 EVERY_METHOD = (*TEXT_METHODS, *(name for name in METHODS if name not in TEXT_METHODS))
 SHARES = ("answer_inputs", "answer_rows", "fading", "combined")
-"""Methods without layers whose rows are shares as they stand."""
+"""Methods without layers whose rows already are shares."""
 ALL_LAYERS = "all layers"
 LONGEST_UNIT = 160
-"""Characters of a sentence or paragraph that a report shows."""
+"""The most characters of a sentence or paragraph that a report shows."""
 
 BATCH = 1024
-"""Rows that are read at a time, and fewer where they would take more than `BYTES` in memory."""
+"""How many rows are read at a time; fewer if they would take more than `BYTES` of memory."""
 BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The columns of scores of a corpus.
+    """The score columns of a corpus.
 
-    methods, layers: those there are, in the order of their table; layers counted from 1, and 0 where no method has any.
-    names: of columns [method][layer]; one without layers has the same column for each. divided: columns whose rows are
-    divided by the sums of their sizes. signed: of each method, whether its scores may be negative.
-    unit: what the scores are over, where that is not the tokens: "word", "sentence" or "paragraph" of a prompt.
+    methods, layers: those that occur, in the order of their table; layers count from 1, and are 0 if no method has
+        layers.
+    names: column names [method][layer]; a method without layers repeats its column.
+    divided: columns whose rows are divided by the sum of their absolute values.
+    signed: for each method, whether its scores may be negative.
+    unit: what the scores cover, if not tokens: "word", "sentence" or "paragraph" of a prompt.
     """
 
     methods: tuple[str, ...]
@@ -58,7 +60,7 @@ class Scores:
     unit: str | None = None
 
     def at(self, layer: int) -> Scores:
-        """Those of one layer, by its place among `layers`."""
+        """Return the scores of one layer, given its place in `layers`."""
         return replace(self, layers=[self.layers[layer]], names=[[own[layer]] for own in self.names])
 
     @property
@@ -73,14 +75,17 @@ class Scores:
 
     @property
     def are_placed(self) -> bool:
-        """Whether units are told apart by their place: no two prompts have the same sentences."""
+        """Whether units are identified by place, because no two prompts share a sentence."""
         return self.unit in ("sentence", "paragraph")
 
 
 def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
-    """Rows of raw attention and rollout sum to 1 already, unless rollout is the ratio to something else or edges are no
-    attention; those of flow, of gathered edges and of importance are divided by their sums; differences may be negative,
-    and are no shares of anything. settings: of the job."""
+    """Find the score columns of a shard.
+
+    Rows of raw attention and rollout already sum to 1, unless rollout is a ratio or the edges are not attention. Rows
+    of flow, gathered edges and importance are divided by their sums. Differences may be negative, and are not shares.
+    settings: of the job.
+    """
     receptive_field, edges = settings.get("receptive_field"), settings.get("edges")
     try:
         names = arrow()[1].read_schema(path).names
@@ -94,9 +99,7 @@ def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
     )
     layers = [n for n in sorted({n for _, n in columns}) if all((method, n) in columns for method in layered)]
     if not methods or (layered and not layers):
-        raise InputError(
-            f"{str(path)!r} has no column of scores: expected raw_L1, rollout_L1, flow_L1 or others of them"
-        )
+        raise InputError(f"{str(path)!r} has no score columns: expected raw_L1, rollout_L1, flow_L1 or similar")
     layers = layers or [0]
     answers = bool(settings.get("answers"))
     difference = receptive_field == "difference"
@@ -120,20 +123,20 @@ def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
 
 
 def answer_methods(scores: Scores, settings: Mapping[str, Any]) -> list[str]:
-    """Those that say what an answer rests on, and not where the model looks."""
+    """Return the methods that say what an answer rests on, rather than where the model looks."""
     about = is_about_answer(settings.get("edges"))
     return [method for method in scores.methods if method not in LAYERED or about]
 
 
 def read_batches(paths: Sequence[Path], scores: Scores, doing: str = "reading the shards") -> Iterator[Any]:
-    """Rows with all that a report needs, over what the scores are over. doing: as in `batches`."""
+    """Yield rows with everything a report needs, with units in place of tokens if the scores are over units."""
     more = [] if scores.unit is None else ["units"]
     for table in batches(paths, list(dict.fromkeys([*COLUMNS, *chain.from_iterable(scores.names), *more])), doing):
         yield table if scores.unit is None else _over_units(table)
 
 
 def _over_units(table: Any) -> Any:
-    """The same rows with units in place of tokens, none of which is special."""
+    """Return the same rows with units in place of tokens; no unit is special."""
     pa, _ = arrow()
     units = table.column("units").to_pylist()
     count = table.num_rows
@@ -148,7 +151,7 @@ def _over_units(table: Any) -> Any:
 
 
 def type_names(table: Any, scores: Scores) -> pyarrow.Array:
-    """What stands for the type of each token, as Arrow: its text; of sentences and paragraphs, its place in the text."""
+    """Return the type of each token, as Arrow: its text, or its place for sentences and paragraphs."""
     if not scores.are_placed:
         return table.column("tokens").flatten()
     pa, _ = arrow()
@@ -159,7 +162,7 @@ def type_names(table: Any, scores: Scores) -> pyarrow.Array:
 
 
 def batches(paths: Sequence[Path], columns: list[str], doing: str = "reading the shards") -> Iterator[Any]:
-    """Rows of these columns, in the order of the corpus. doing: what the bar in a terminal says."""
+    """Yield rows of these columns, in the order of the corpus. doing: the label of the progress bar."""
     _, parquet = arrow()
     for path in track(paths, doing):
         try:
@@ -179,11 +182,11 @@ def batches(paths: Sequence[Path], columns: list[str], doing: str = "reading the
 
 def _damaged(path: Path, error: Exception) -> InputError:
     reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-    return InputError(f"{str(path)!r} cannot be read ({reason}): delete it, and resume the job to make it again")
+    return InputError(f"{str(path)!r} cannot be read ({reason}): delete it, then resume the job to write it again")
 
 
 def scored_texts(table: Any, scores: Scores, folder: Path) -> tuple[Batch, Ints]:
-    """The texts that have scores, and the rows of those whose scores are no numbers."""
+    """Return the texts that have scores, and the rows whose scores are not finite."""
     sizes = _lengths(table.column("tokens"))
     rows = np.flatnonzero(_numpy(table.column("error").is_null()) & (sizes > 0))
     batch = _flat(table, rows, scores, folder)
@@ -207,8 +210,8 @@ def _flat(table: Any, rows: Ints, scores: Scores, folder: Path) -> Batch:
         if values is None:
             numbers = scored.column("row")
             raise InputError(
-                f"rows {numbers[0]} to {numbers[len(rows) - 1]} of {str(folder)!r} do not have one score for each token: "
-                "expected shards as a corpus job writes them"
+                f"rows {numbers[0]} to {numbers[len(rows) - 1]} of {str(folder)!r} do not have one score per token: "
+                "expected shards written by a corpus job"
             )
         shares[m, k] = values
     return Batch(rows, sizes, ids, special.astype(bool), shares, scores.signed)
@@ -224,7 +227,7 @@ def _lengths(column: Any) -> Ints:
 
 
 def _shares(column: Any, sizes: Ints, divide: bool) -> Floats | None:
-    """The mean over queries of [text][query][token], flat; None where its sizes are others."""
+    """Return the mean over queries of [text][query][token], flat; None if the sizes do not match."""
     queries, rows = _lengths(column), column.flatten()
     wide = _lengths(rows)
     if (queries < 1).any() or not np.array_equal(wide, np.repeat(sizes, queries)):
@@ -236,7 +239,7 @@ def _shares(column: Any, sizes: Ints, divide: bool) -> Floats | None:
         values /= np.repeat(np.where(sums == 0, 1, sums), wide)
     if (queries == 1).all():
         return values
-    first = np.repeat(np.cumsum(sizes) - sizes, queries)  # where the text of each row of scores begins
+    first = np.repeat(np.cumsum(sizes) - sizes, queries)  # where the text of each score row begins
     places = np.repeat(first - starts, wide) + np.arange(len(values))
     mean: Floats = np.bincount(places, values, int(sizes.sum())) / np.repeat(queries, sizes)
     return mean

@@ -1,7 +1,7 @@
-"""A corpus split into groups, by what the model predicts and by columns of the input: what receives attention in each.
+"""Groups of a corpus, by the model's prediction and by columns of the input: what receives attention in each.
 
-Which values make a split is counted first, in a pass over predictions and the input alone; the sums of groups are then made
-with all others, in one more pass. Both grow with the vocabulary, never with the corpus.
+A first pass over predictions and the input counts which values form a split. The sums of groups are computed with all
+others, in one more pass. Memory grows with the vocabulary, not with the corpus.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from attnflow.errors import InputError
 from attnflow.texts.sources import Corpus
 
 PREDICTED = "predicted"
-"""The split by what the model predicts; columns of the input go by their own names, behind it."""
+"""The split by prediction; splits by columns of the input have the names of their columns, and come after it."""
 SPLITS = 6
 GROUPS = 8
-"""Splits, and groups of each, at most: the most frequent values."""
+"""The most splits, and the most groups of a split: the most frequent values."""
 MEMBERS = 5
-"""Texts without which a value is no group."""
+"""A value with fewer texts forms no group."""
 VALUES = 1000
-"""Values of a column above which it is no label."""
+"""A column with more values is not a label."""
 LONGEST = 60
-"""Characters of a value above which it is a text."""
+"""A value with more characters is a text, not a label."""
 ROOM = 4096
-"""Tokens by which sums grow, to grow seldom."""
+"""How many tokens the sums grow by at a time, so that they grow rarely."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Groups of texts by one label. texts: how many texts have any value. others: values that are no group."""
+    """Groups of texts by one label. texts: how many texts have any value. others: values without a group."""
 
     name: str
     is_prediction: bool
@@ -48,12 +48,12 @@ class Split:
 
 
 def label_of(prediction: Mapping[str, Any] | None) -> str | None:
-    """What the model says of a text."""
+    """Return the label that the model predicts."""
     return str(prediction["top"][0]["label"]) if prediction and prediction["top"] else None
 
 
 def plan_splits(paths: Sequence[Path], corpus: Corpus | None) -> tuple[list[Split], list[dict[str, str]]]:
-    """The splits that shards and input have, the one by predictions first; and the columns that are none, with why."""
+    """Return the splits, that by prediction first, and the columns that form none, each with the reason."""
     counts: dict[tuple[bool, str], Counter[str]] = {}
     scored = 0
     with closing(InputRows(corpus)) as rows:
@@ -73,7 +73,7 @@ def plan_splits(paths: Sequence[Path], corpus: Corpus | None) -> tuple[list[Spli
     for (is_prediction, name), values in sorted(counts.items(), key=lambda item: not item[0][0]):
         split, why = split_of(name, is_prediction, values, scored)
         if split is not None and len(splits) == SPLITS:
-            split, why = None, f"only {SPLITS} splits are kept"
+            split, why = None, f"at most {SPLITS} splits are shown"
         if split is None:
             left.append({"name": name, "why": why})
         else:
@@ -90,26 +90,31 @@ def _labels(cells: Cells, prediction: Mapping[str, Any] | None) -> Iterable[tupl
 
 
 def split_of(name: str, is_prediction: bool, values: Counter[str], texts: int) -> tuple[Split | None, str]:
-    """The split by a label, or why it is none. values: how many texts have each. texts: that there are."""
+    """Return the split by a label, or the reason why there is none.
+
+    values: how many texts have each value.
+    texts: how many there are.
+    """
     if len(values) > VALUES:
-        return None, f"more than {VALUES:,} values"
+        return None, f"it has more than {VALUES:,} values"
     if any(len(value) > LONGEST for value in values) and not is_prediction:
         return None, "its values are texts"
     if len(values) < 2:
-        return None, "one value alone"
+        return None, "it has only one value"
     ordered = sorted(values, key=lambda value: (-values[value], value))
     groups = tuple(value for value in ordered[:GROUPS] if values[value] >= MEMBERS)
     if len(groups) < 2:
-        return None, f"fewer than two values with {MEMBERS} texts"
+        return None, f"fewer than two values have {MEMBERS} texts"
     if 2 * sum(values[value] for value in groups) < texts:
-        return None, f"its {len(groups)} most frequent values have less than half of the texts"
-    if all(value.removeprefix("-").isdecimal() for value in groups):  # stars, years: in their own order
+        return None, f"its {len(groups)} most frequent values cover less than half of the texts"
+    # numbers such as stars or years keep their own order
+    if all(value.removeprefix("-").isdecimal() for value in groups):
         groups = tuple(sorted(groups, key=int))
     return Split(name, is_prediction, groups, values.total(), len(values) - len(groups)), ""
 
 
 def groups_of(splits: Sequence[Split], cells: Sequence[Cells], predictions: Sequence[Any]) -> Ints:
-    """The group of each text in each split, [split, text]; -1 where it is in none."""
+    """Return the group of each text in each split, [split, text]; -1 for none."""
     numbers = [{value: g for g, value in enumerate(split.values)} for split in splits]
     rows = [
         [own.get((label_of(prediction) if split.is_prediction else cell.get(split.name)) or "", -1)
@@ -122,8 +127,11 @@ def groups_of(splits: Sequence[Split], cells: Sequence[Cells], predictions: Sequ
 class GroupSums:
     """What tokens that are not special received in each group, at one layer.
 
-    counts: [group, token], lifts: sums of lifts [method, group, token], texts: [group]; lists of them, by split, and last
-    one group of all texts.
+    counts: [group, token].
+    lifts: sums of lifts [method, group, token].
+    texts: [group].
+
+    Each is a list with one array per split, and last one for the single group of all texts.
     """
 
     def __init__(self, splits: Sequence[Split], methods: int) -> None:
@@ -134,7 +142,7 @@ class GroupSums:
         self.lifts = [np.zeros((methods, size, 0)) for size in sizes]
 
     def add(self, batch: Batch, slots: Ints, groups: Ints, layer: int) -> None:
-        """slots: the place of each token among the types. groups: [split, text]. layer: its place in the batch."""
+        """Add a batch. slots: the slot of each token. groups: [split, text]. layer: its place in the batch."""
         plain = np.flatnonzero(~batch.special)
         slots, text = slots[plain], batch.text[plain]
         lifts = plain_lifts(batch, layer)[:, plain]
@@ -151,7 +159,7 @@ class GroupSums:
 
 
 def plain_lifts(batch: Batch, layer: int) -> Floats:
-    """How many times the even share of its text each token has, special ones aside, [method, token]."""
+    """Return how many times the even share of its text each token has, special tokens excluded, [method, token]."""
     scale = batch.scale[:, layer] * batch.plain  # [method, text]
     lifts: Floats = np.where(batch.special, 0, batch.shares[:, layer] * scale[:, batch.text])
     return lifts
@@ -165,10 +173,10 @@ def _widened(array: Any, size: int) -> Any:
 def read_splits(
     paths: Sequence[Path], corpus: Corpus | None, missing: str | None
 ) -> tuple[list[Split], list[dict[str, str]], Corpus | None, str | None]:
-    """`plan_splits`, by predictions alone where the input is no longer what was explained."""
+    """Return `plan_splits`; by predictions alone if the input has changed since the job."""
     try:
         return *plan_splits(paths, corpus), corpus, missing
     except InputError:
         if corpus is None:
             raise
-        return *plan_splits(paths, None), None, "The columns of the input were not read: it has changed since."
+        return *plan_splits(paths, None), None, "The columns of the input were not read: it has changed since the job."

@@ -1,7 +1,7 @@
-"""The texts of a sheet in padded batches: everything is computed for a whole batch at once, where the model is.
+"""Explaining the texts of a sheet in padded batches: everything is computed for a whole batch, on the model's device.
 
-Nothing here happens once a text: on a GPU the model takes 30 µs of a short text, which is less than Python takes to look at
-it. What comes out travels to memory while the next batch runs.
+No step runs once per text. On a GPU the model takes 30 µs for a short text, less than Python takes to look at it.
+Results are copied to memory while the next batch runs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from attnflow._arrays import to_numpy
 from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
-from attnflow.capture.predict import Likeliest, answer_name, best_of, likeliest
+from attnflow.capture.predict import NOT_FINITE, Likeliest, answer_name, best_of, likeliest
 from attnflow.corpus.batch_parts import Copies, Layout, Part, finite_texts, write_part
 from attnflow.corpus.corpus_options import Options
 from attnflow.corpus.explainer import PROBE, batches
 from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.corpus.text_arrays import Ints, Predictions, Scored, Sheet
-from attnflow.corpus.text_methods import NOT_FINITE, WHOLE_BYTES, recipe_of
+from attnflow.corpus.text_methods import WHOLE_BYTES, recipe_of
 from attnflow.edges import normalization_of
 from attnflow.edges.batched import Answers, NotFinite, TextBatch, edges_of, split
 from attnflow.errors import InputError
@@ -41,7 +41,7 @@ from attnflow.rollout import roll_rows, rollout
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
 WAITING = 4
-"""Batches whose results may be on their way: what is bounded here is memory."""
+"""How many batches may wait for their results; this bounds memory."""
 
 
 Pending = Callable[[], Part]
@@ -49,15 +49,15 @@ T = TypeVar("T")
 
 
 class Stacked:
-    """One model that explains sheets, a batch at a time. solvers: threads for the flows."""
+    """Explains sheets with one model, a batch at a time. solvers: threads for the flows."""
 
     def __init__(self, model: Model, options: Options, checked: Checked, solvers: int) -> None:
         self.model, self.options, self.checked, self.solvers = model, options, checked, solvers
-        self.pool = ThreadPoolExecutor(1, "attnflow-flow")  # whose calls use all of the solvers
+        self.pool = ThreadPoolExecutor(1, "attnflow-flow")  # one thread: each call uses all solvers
         self.natural = self._is_natural()
 
     def _is_natural(self) -> bool:
-        """Whether texts have a position that is explained if none is named."""
+        """Return whether texts have a position that is explained by default."""
         probe = encode_texts(self.model, [PROBE], truncate=True)[0]
         return not isinstance(probe, InputError) and natural_query(self.checked, probe.special) is not None
 
@@ -65,9 +65,9 @@ class Stacked:
         self.pool.shutdown(cancel_futures=True)
 
     def explain(self, sheet: Sheet, advance: Callable[[int, int], None]) -> Callable[[], Scored]:
-        """Runs the model on all texts, and returns a function that waits for the rest of the work.
+        """Run the model on all texts; return a function that waits for the remaining work and returns the scores.
 
-        advance: takes the number of texts and of tokens of each batch.
+        advance: called with the number of texts and of tokens of each batch.
         """
         layout = Layout.of(sheet)
         pending: list[Future[list[Part]]] = []
@@ -85,7 +85,7 @@ class Stacked:
         return collect
 
     def _begun(self, members: Ints, layout: Layout, failures: dict[int, Explained]) -> Future[list[Part]]:
-        """Starts a batch, whose rest is done while others run."""
+        """Start a batch, which is finished while others run."""
         work = _attempt(lambda: self._run(members, layout))
 
         def finished() -> list[Part]:
@@ -97,7 +97,7 @@ class Stacked:
     def _apart(
         self, members: Ints, layout: Layout, failures: dict[int, Explained], reason: BaseException
     ) -> list[Part]:
-        """The texts of a batch that failed, in halves of halves: one text harms no other, and memory may do for fewer."""
+        """Retry a failed batch in halves: one text must not affect others, and fewer texts may fit into memory."""
         if len(members) == 1:
             failures[int(members[0])] = failed_row(reason)
             return []
@@ -111,7 +111,7 @@ class Stacked:
         return self._run(members, layout)()
 
     def _run(self, members: Ints, layout: Layout) -> Pending:
-        """Runs the model on a batch, and returns what waits for its results."""
+        """Run the model on a batch; return a function that waits for its results."""
         tensors = self._padded(members, layout)
         lengths = layout.sheet.lengths[members].tolist()
         if self.options.is_by_text:
@@ -124,17 +124,17 @@ class Stacked:
         if isinstance(logits, Tensor):
             answers = likeliest(self.model, logits.detach(), tensors["input_ids"], lengths, lengths)
         means = [batch.calls[i].mean for i in self.checked.stack.main[: self.options.layers[-1] + 1]]
-        weights = [mean for mean in means if mean is not None]  # of each layer [text, query, key]
+        weights = [mean for mean in means if mean is not None]  # one per layer, [text, query, key]
         graphs = [with_residual(w, self.options.residual) for w in weights] if self._follows else []
         return self._followed(members, layout, weights, graphs, answers, batch.provenance())
 
     @property
     def _follows(self) -> bool:
-        """Whether rows are followed down the graph, which raw attention is not."""
+        """Whether rows are followed down the graph; raw attention is not."""
         return set(self.options.methods) - {"raw"} != set()
 
     def _by_edges(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
-        """The same by edges about the answers of the texts."""
+        """Run a batch with edges about the answers of the texts."""
         options, edges = self.options, self.options.edges
         try:
             if options.layered:
@@ -149,10 +149,10 @@ class Stacked:
             raise InputError(NOT_FINITE) from None
 
     def _added_up(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
-        """What edges carry to the answer, added up over all layers."""
+        """Add up over all layers what the edges carry to the answer."""
         options, edges = self.options, self.options.edges
         methods = options.methods
-        values: dict[str, Tensor] = {}  # of each method [text, input]
+        values: dict[str, Tensor] = {}  # one per method, [text, input]
         gathered = [method for method in methods if method in GATHERED]
         answers: Answers | None = None
         if gathered and edges != "answer":
@@ -189,7 +189,7 @@ class Stacked:
         return best_of(self.model, answers.kind, answers.logits.detach())
 
     def _record(self, edges: str) -> dict[str, Any]:
-        """Where the numbers come from, as a trace with these edges says it."""
+        """Return the provenance that a trace with these edges has."""
         record = self.model.provenance(self.checked, "whole", "mean", "keep")
         record.pop("missing", None)
         return {**record, "edges": edges, "edges_normalized": normalization_of(edges, self.options.normalize)}
@@ -203,16 +203,17 @@ class Stacked:
         answers: Likeliest | None,
         provenance: Mapping[str, Any],
     ) -> Pending:
-        """Raw attention, rollout and flow of one row of each text, or of several.
+        """Return raw attention, rollout and flow for one row of each text, or for several.
 
-        weights: of each layer [text, query, key]; graphs: with the residual connection.
+        weights: one per layer, [text, query, key].
+        graphs: the same with the residual connection.
         """
         options, sheet = self.options, layout.sheet
         lengths = sheet.lengths[members]
         several = bool((sheet.query_counts[members] != 1).any())
         places = sheet.queries[layout.query_starts[members]] if not several else None
         at = None if places is None else self._placed({"at": torch.from_numpy(places)})["at"]
-        values: dict[str, list[Tensor]] = {}  # of each layer [text, query, input]
+        values: dict[str, list[Tensor]] = {}  # one per layer, [text, query, input]
         if "raw" in options.methods:
             values["raw"] = [_rows(weights[l], at) for l in options.layers]
         if "rollout" in options.methods:
@@ -234,7 +235,7 @@ class Stacked:
         return part
 
     def _padded(self, members: Ints, layout: Layout) -> dict[str, Tensor]:
-        """The texts as one batch, padded on the right, with the mask that says so."""
+        """Return the texts as one batch with its attention mask, padded on the right."""
         lengths = layout.sheet.lengths[members]
         steps = np.arange(int(lengths.max()))
         inside = steps < lengths[:, None]
@@ -255,7 +256,7 @@ class Stacked:
     def _flows(
         self, graphs: list[Tensor], lengths: Ints, members: Ints, layout: Layout, places: Ints | None
     ) -> list[NDArray[np.float64]]:
-        """Of each layer [text, query, input]."""
+        """Return the flows of each layer, [text, query, input]."""
         layers = self.options.layers
         if places is not None:
             solved, _ = batch_flows(graphs, lengths.tolist(), places.tolist(), layers, self.solvers)
@@ -272,7 +273,7 @@ class Stacked:
         return list(values)
 
     def _scored(self, layout: Layout, parts: Sequence[Part], failures: Mapping[int, Explained]) -> Scored:
-        """The parts put together, in the order of the sheet."""
+        """Put the parts together, in the order of the sheet."""
         sheet = layout.sheet
         failed = dict(failures)
         for part in parts:
@@ -312,7 +313,7 @@ class Stacked:
 
 
 def _attempt(work: Callable[[], T]) -> T | BaseException:
-    """What comes of it, or what it raises: without the frames of the failure, which hold on to the memory of a batch."""
+    """Return the result, or the exception without its traceback, whose frames would keep the batch in memory."""
     try:
         return work()
     except (KeyboardInterrupt, SystemExit):
@@ -322,12 +323,12 @@ def _attempt(work: Callable[[], T]) -> T | BaseException:
 
 
 def _rows(matrices: Tensor, at: Tensor | None) -> Tensor:
-    """[text, query, input]: the row of each text at its own place, or all of them."""
+    """Return the row of each text at its own position, or all rows, [text, query, input]."""
     return matrices if at is None else matrices[torch.arange(len(at), device=at.device), at][:, None]
 
 
 def _rolled(graphs: list[Tensor], layers: Sequence[int], at: Tensor | None) -> list[Tensor]:
-    """Rollout at each layer, [text, query, input]: of the row of each text at its own place, or of all of them."""
+    """Return the rollout at each layer for the row of each text at its own position, or for all rows."""
     if at is None:
         rolled = rollout(graphs, layers=layers)  # [text, layer, query, input]
         assert isinstance(rolled, Tensor)

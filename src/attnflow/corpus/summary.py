@@ -1,9 +1,8 @@
-"""What a corpus says as a whole: which tokens and positions receive attention, in all texts and in groups of them, and how
-far the methods agree.
+"""Summary of a corpus: which tokens and positions receive attention, by group too, and how far methods agree.
 
-`summarize` reads the shards a batch at a time, and three times: to count labels, for all sums, and for the words that lists
-name in context. What it holds grows with the vocabulary, the longest text and the number of texts to show, never with the
-corpus. `attnflow.view.corpus_page` makes the page of it.
+`summarize` reads the shards three times, in batches: to count labels, to sum, and to find listed words in context. Its
+memory grows with the vocabulary, the longest text and the number of texts to show, not with the corpus.
+`attnflow.view.corpus_page` renders the page.
 """
 
 from __future__ import annotations
@@ -40,27 +39,30 @@ from attnflow.jobs.store import MANIFEST, read_manifest
 from attnflow.texts.sources import Corpus, first_line
 
 WEIGHTY = (8, 6)
-"""Tokens, special ones not counted, without which a low correlation means too little to show the text; and where there are
-too few such texts, of which the next is true."""
+"""The fewest tokens, special ones excluded, of a text that is shown for its low correlation.
+
+The second value applies if too few texts reach the first.
+"""
 EXAMPLES = 10
 SHOWN = 256
-"""Tokens of a text that the report shows; the text's own page has all."""
+"""The most tokens of a text that the report shows; the text's own page has all."""
 WEAK = 1.2
-"""The largest score by the smallest of a typical text, below which a method hardly tells tokens apart."""
+"""The ratio of largest to smallest score in a typical text below which a method hardly distinguishes tokens."""
 
 
 def summarize(
     folder: str | Path, *, layer: int | None = None, texts: int = 20, source: str | Path | None = None
 ) -> dict[str, Any]:
-    """All that the report tells, as JSON holds it.
+    """Return everything the report shows, as JSON-compatible data.
 
-    folder: the output of `explain_corpus`; of an unfinished job the shards that are there.
-    layer: of groups of texts and of texts on which the methods disagree, counted from 0; the last that is there by default.
-    texts: how many of the latter for each pair of methods.
-    source: where the input lies, unless the job says so from here: its columns (a label, a source) are splits.
+    folder: the output of `explain_corpus`; if the job is unfinished, its finished shards are used.
+    layer: the layer for groups of texts and for texts on which the methods disagree, from 0; the last one by default.
+    texts: how many texts with disagreement to show for each pair of methods.
+    source: where the input is, if it is not at the path in the job's settings; its columns (a label, a source) form
+        splits.
     """
     if texts < 0:
-        raise InputError(f"texts={texts}: expected how many to show for each pair of methods, 0 or more")
+        raise InputError(f"texts={texts}: expected the number of texts to show for each pair of methods, 0 or more")
     folder = Path(folder)
     try:
         return _summarized(folder, layer, texts, source)
@@ -68,8 +70,8 @@ def summarize(
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         raise InputError(
-            f"{str(folder)!r} holds what no corpus job writes ({type(e).__name__}: {first_line(e):.80}): run it again into "
-            "another folder"
+            f"{str(folder)!r} contains files that no corpus job writes ({type(e).__name__}: {first_line(e):.80}): "
+            "run the job again into another folder"
         ) from e
 
 
@@ -81,7 +83,7 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
     scores = read_scores(paths[0], settings)
     methods, names = scores.methods, scores.labels
     if layer is not None and scores.layers == [0]:
-        raise InputError(f"layer={layer}: the scores in {str(folder)!r} are of all layers together; leave it out")
+        raise InputError(f"layer={layer}: the scores in {str(folder)!r} cover all layers together; leave it out")
     if layer is not None and layer + 1 not in scores.layers:
         raise InputError(
             f"layer={layer} (L{layer + 1}) has no scores in {str(folder)!r}: expected one of {', '.join(names)}"
@@ -134,14 +136,15 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
     if not lengths:
         kinds = ", ".join(f"{kind}: {error['count']:,}" for kind, error in errors.items())
         raise InputError(
-            f"none of the {rows:,} texts in {str(folder)!r} has scores ({kinds or 'there is none'}): look at its column "
-            "message for what went wrong"
+            f"none of the {rows:,} texts in {str(folder)!r} has scores ({kinds or 'there is none'}): see the column "
+            "message for the reasons"
         )
     provenance = max(provenances, key=lambda text: provenances[text])
     full = [all(len(entries) == texts for entries in some.entries) for some in lowest]
     chosen = full.index(True) if any(full) else -1
     ratios = np.where(scores.signed[:, None], np.nan, spread.median())
-    first = sorted(range(len(methods)), key=lambda m: methods[m] not in scores.lone)  # what is about the answer itself
+    # methods about the answer come first
+    first = sorted(range(len(methods)), key=lambda m: methods[m] not in scores.lone)
     lead = next((m for m in first if not ratios[m, at] < WEAK), first[0])
     types = Types(tokens)
     received = list_tokens(types, methods, names, lengths.total())
@@ -204,14 +207,14 @@ def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path 
 
 
 def _groups(splits: Sequence[Split], cells: Sequence[Mapping[str, str]], scored: Any) -> Ints:
-    """The groups of these rows, [split, text]."""
+    """Return the groups of these rows, [split, text]."""
     return groups_of(splits, cells, scored.column("prediction").to_pylist() if splits else [None] * len(cells))
 
 
 def _wanted(
     types: Types, words: Mapping[str, Sequence[Any]], splits: Sequence[Mapping[str, Any]]
 ) -> dict[Key, list[int]]:
-    """The places of the tokens that a page lists at first: in all texts, and in each group."""
+    """Return the slots of the tokens that a page lists first: in all texts, and in each group."""
     slots = types.slots
     wanted: dict[Key, list[int]] = {ALL: [slots[row[0]] for rows in words.values() for row in rows]}
     for s, split in enumerate(splits):
@@ -230,7 +233,7 @@ def _find_contexts(
     corpus: Corpus | None,
     sink: bool,
 ) -> None:
-    """One more pass over the shards, for the words that are listed. scores: of one layer."""
+    """Find the listed words in one more pass over the shards. scores: of one layer."""
     with closing(InputRows(corpus)) as cells:
         for table in read_batches(paths, scores, "finding examples"):
             labels_of = cells.take(table.column("row").to_pylist(), table.column("text").to_pylist())
@@ -243,17 +246,17 @@ def _find_contexts(
 
 
 def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
-    """The settings, and whether the corpus is finished."""
+    """Return the settings, and whether the job is finished."""
     lines = read_manifest(folder)
     if not lines or lines[0].get("format") != "attnflow.corpus":
         raise InputError(
-            f"{str(folder)!r} is no output of a corpus job: expected a folder with {MANIFEST} and part-*.parquet in it"
+            f"{str(folder)!r} is not the output of a corpus job: expected a folder with {MANIFEST} and part-*.parquet"
         )
     return lines[0], any(line.get("finished") is True for line in lines)
 
 
 def _differing(provenances: Iterable[str]) -> list[str]:
-    """The entries of provenances that are not the same in all; not how attention was captured, which changes no score."""
+    """Return the provenance entries that differ, except how attention was captured, which changes no score."""
     entries = [json.loads(text) if text else {} for text in provenances]
     names = dict.fromkeys(name for entry in entries for name in entry if name != "captured")
     return [name for name in names if len({json.dumps(entry.get(name)) for entry in entries}) > 1]
@@ -261,7 +264,7 @@ def _differing(provenances: Iterable[str]) -> list[str]:
 
 def _count_errors(table: Any, broken: Ints, errors: dict[str, dict[str, Any]]) -> None:
     failed = np.flatnonzero(table.column("error").is_valid().to_numpy(zero_copy_only=False))
-    lost = {int(row): ("scores", "some of its scores are no numbers") for row in broken}
+    lost = {int(row): ("scores", "some of its scores are not finite") for row in broken}
     for row in sorted([*failed.tolist(), *lost]):
         kind, message = lost.get(row) or (table.column("error")[row].as_py(), table.column("message")[row].as_py())
         error = errors.setdefault(kind, {"count": 0, "examples": []})
@@ -271,7 +274,7 @@ def _count_errors(table: Any, broken: Ints, errors: dict[str, dict[str, Any]]) -
 
 
 def _best(prediction: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The kind, label and probability of what the model says of a text."""
+    """Return the kind, label and probability of the likeliest prediction."""
     if not prediction or not prediction["top"] or prediction["top"][0]["probability"] is None:
         return None
     return {"kind": prediction["kind"], **prediction["top"][0]}
@@ -287,7 +290,7 @@ def _count_labels(scored: Any, labels: dict[tuple[str, str], list[float]]) -> No
 def _entry(
     row: Mapping[str, Any], batch: Batch, k: int, at: int, methods: Sequence[str], correlations: Floats
 ) -> dict[str, Any]:
-    """What the report shows of a text."""
+    """Return what the report shows of a text."""
     start, size = int(batch.starts[k]), int(batch.sizes[k])
     shares = batch.shares[:, at, start : start + min(size, SHOWN)]
     words = row["word_ids"] or [None] * size

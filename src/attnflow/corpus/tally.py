@@ -1,4 +1,4 @@
-"""Sums over the texts of a corpus: they grow with its vocabulary and its longest text, never with the number of texts."""
+"""Sums over the texts of a corpus. They grow with its vocabulary and its longest text, not with the number of texts."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from attnflow.evaluate.statistics import ranks
 CELLS = 1 << 21
 """Scores that are ranked at a time."""
 PLACES = 64
-"""Positions that are told apart; those after them count together."""
+"""Positions that are counted separately; later ones count together."""
 BINS = 20
 FEWEST = 3
-"""Tokens without which a text has no rank correlation."""
+"""The fewest tokens for a rank correlation."""
 SPELLINGS = 16
-"""Texts that are told apart for one token id: an unknown word may stand as any text at all."""
+"""The most spellings kept for one token id: an unknown word may have any text."""
 
 RATIOS = np.geomspace(1e-5, 20.0, 4096)
-"""Bounds of logarithms of ratios that are told apart, each 0.4 % above the one before: 5.40 times from 5.43 times."""
+"""Bin edges for logarithms of ratios, each 0.4 % above the one before: they distinguish 5.40 from 5.43."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 VOCABULARY = 1 << 24
-"""No model has more tokens: sums are kept for each."""
+"""An upper bound on token ids: sums are kept for each."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts that have scores, their tokens one after another.
+    """Texts that have scores, with their tokens one after another.
 
-    rows: where they stand in the batch that was read. sizes: tokens of each. ids, special: of each token; words have no id.
-    shares: scores [method, layer, token], the mean over the queries of a text; flow by parts of its rows.
-    signed: for each method, whether its scores are differences, which are no parts of a whole.
+    rows: their places in the batch that was read.
+    sizes: tokens of each text.
+    ids, special: of each token; words have no id.
+    shares: scores [method, layer, token], the mean over the queries of a text; flow as shares of its rows.
+    signed: for each method, whether its scores are differences, which are not parts of a whole.
     """
 
     rows: Ints
@@ -55,7 +57,7 @@ class Batch:
 
     @cached_property
     def text(self) -> Ints:
-        """Of each token."""
+        """The text of each token."""
         return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
     @cached_property
@@ -65,7 +67,7 @@ class Batch:
 
     @cached_property
     def scale(self) -> Floats:
-        """What makes of scores parts of what the tokens of a text have that are not special, [method, layer, text]."""
+        """The factor that turns scores into shares among tokens that are not special, [method, layer, text]."""
         scale = np.ones((*self.shares.shape[:2], len(self.sizes)))
         plain = ~self.special
         for m, k in np.ndindex(*scale.shape[:2]):
@@ -76,11 +78,13 @@ class Batch:
 
 
 class Tokens:
-    """What each token id received; each word, where tokens are words.
+    """What each token id received, or each word if tokens are words.
 
-    sums: of scores [method, layer, token]. lifts: of scores times the number of tokens of their texts. plain: the same,
-        where special tokens neither count nor have a part of the scores.
-    slots: the place of an id in the other arrays, -1 where it has none yet. words: what stands for the ids of words.
+    sums: of scores [method, layer, token].
+    lifts: of scores times the number of tokens of their texts.
+    plain: the same, with special tokens excluded from counts and scores.
+    slots: the place of an id in the other arrays, -1 if it has none yet.
+    words: the ids assigned to words.
     """
 
     def __init__(self, shape: tuple[int, int]) -> None:
@@ -92,7 +96,7 @@ class Tokens:
         self.sums, self.lifts, self.plain = (np.zeros((*shape, 0)) for _ in range(3))
 
     def add(self, batch: Batch, texts: Any) -> Ints:
-        """Add what they received; return the place of each token in the arrays. texts: what stands for it, as Arrow."""
+        """Add a batch; return the slot of each token. texts: the type of each token, as Arrow."""
         spelled = texts.dictionary_encode()
         words, codes = spelled.dictionary.to_pylist(), spelled.indices.to_numpy()
         own = self._own(batch, words, codes)
@@ -108,7 +112,7 @@ class Tokens:
             self.lifts[*place, at] += np.bincount(inverse, shares * many, len(ids))
             self.plain[*place, at] += np.bincount(inverse, alone, len(ids))
         pairs, firsts, each = np.unique(inverse * len(words) + codes, return_index=True, return_counts=True)
-        # in the order of the texts, so that the spellings kept are the same however the rows are cut into batches
+        # in the order of the texts, so that the spellings kept do not depend on the batches
         for k in np.argsort(firsts, kind="stable").tolist():
             names, word = self.names[at[pairs[k] // len(words)]], words[pairs[k] % len(words)]
             if word in names or len(names) < SPELLINGS:
@@ -117,13 +121,13 @@ class Tokens:
         return slots
 
     def places(self, batch: Batch, texts: Any) -> Ints:
-        """The place of each token in the arrays, of texts that were added."""
+        """Return the slot of each token of texts that were added."""
         spelled = texts.dictionary_encode()
         slots: Ints = self.slots[self._own(batch, spelled.dictionary.to_pylist(), spelled.indices.to_numpy())]
         return slots
 
     def _own(self, batch: Batch, words: list[str], codes: Ints) -> Ints:
-        """The id of each token; of words, one that stands for their text."""
+        """Return the id of each token; a word has an id assigned to its text."""
         own = batch.ids
         if own is not None and len(own) and not 0 <= own.min() <= own.max() < VOCABULARY:
             raise ValueError(f"token ids from {own.min()} to {own.max()}")
@@ -139,7 +143,7 @@ class Tokens:
             self.slots[new] = len(self.ids) + np.arange(len(new))
             self.ids += new.tolist()
             self.names += [Counter() for _ in new]
-            room = len(self.ids) + len(self.ids) // 4 - len(self.counts)  # a quarter more, to grow seldom
+            room = len(self.ids) + len(self.ids) // 4 - len(self.counts)  # a quarter more, to grow rarely
             if len(self.ids) > len(self.counts):
                 self.counts, self.special, self.sums, self.lifts, self.plain = (
                     np.concatenate([x, np.zeros((*x.shape[:-1], room), x.dtype)], -1)
@@ -151,7 +155,7 @@ class Tokens:
 class Positions:
     """Sums of shares by position, [from the start or from the end, all tokens or none special, …, position].
 
-    Where none is special, shares are parts of what those tokens have, and uniform is one by their number.
+    Without special tokens, shares are relative to the remaining tokens, and uniform is one divided by their number.
     """
 
     def __init__(self, shape: tuple[int, int]) -> None:
@@ -176,8 +180,11 @@ class Positions:
 
 
 class Spread:
-    """How far scores tell the tokens of a text apart that are not special: texts by the logarithm of the ratio of the
-    largest to the smallest, [method, layer, bin]. The last bin has those whose smallest is 0, or below."""
+    """How far scores distinguish the tokens of a text that are not special.
+
+    Counts texts by the logarithm of the ratio of the largest to the smallest score, [method, layer, bin]. The last bin
+    has texts whose smallest score is 0 or less.
+    """
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.bins = np.zeros((*shape, len(RATIOS) + 1), np.int64)
@@ -195,7 +202,7 @@ class Spread:
             self.bins[k] += np.bincount(np.searchsorted(RATIOS, np.log(ratio)), minlength=len(RATIOS) + 1)
 
     def median(self) -> Floats:
-        """The ratio of a typical text, [method, layer]; NaN where there is no text or no ratio."""
+        """Return the ratio of a typical text, [method, layer]; NaN if there is no text or no ratio."""
         many = self.bins.sum(-1)
         at = (2 * self.bins.cumsum(-1) >= many[..., None]).argmax(-1)
         ratios = np.exp(np.append(RATIOS / np.sqrt(RATIOS[1] / RATIOS[0]), np.nan)[at])
@@ -205,8 +212,10 @@ class Spread:
 class Agreement:
     """Rank correlations of pairs of methods: counts and moments [all tokens or none special, pair, layer].
 
-    n: texts that have one. few: those with too few tokens. flat: those in which a method gives all tokens the same.
-    first: those in which both put the same token first.
+    n: texts that have a correlation.
+    few: texts with too few tokens.
+    flat: texts in which a method gives all tokens the same score.
+    first: texts in which both methods rank the same token first.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]], layers: int) -> None:
@@ -217,7 +226,7 @@ class Agreement:
         self.bins = np.zeros((*shape, BINS))
 
     def add(self, batch: Batch) -> Floats:
-        """The correlations over tokens that are not special, [pair, layer, text]."""
+        """Add a batch; return the correlations over tokens that are not special, [pair, layer, text]."""
         for plain in (0, 1):
             counted = np.flatnonzero(~batch.special) if plain else np.arange(len(batch.special))
             sizes = batch.plain if plain else batch.sizes
@@ -230,7 +239,7 @@ class Agreement:
             self.sums[plain] += filled.sum(-1)
             self.squares[plain] += (filled**2).sum(-1)
             self.first[plain] += (same & finite).sum(-1)
-            # rounded first: with few tokens correlations are multiples of a tenth but for the last bits
+            # rounded first: with few tokens, correlations are multiples of a tenth except for the last bits
             at = np.clip(np.floor(np.round((filled + 1) * BINS / 2, 6)).astype(int), 0, BINS - 1)
             for k in np.ndindex(at.shape[:2]):
                 self.bins[plain, *k] += np.bincount(at[k][finite[k]], minlength=BINS)
@@ -240,11 +249,11 @@ class Agreement:
 def _correlations(
     shares: Floats, counted: Ints, sizes: Ints, pairs: Sequence[tuple[int, int]]
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Spearman's rank correlation of pairs of methods [pair, layer, text], NaN where there is none, and whether both have
-    the same token first.
+    """Return Spearman's correlations [pair, layer, text], NaN if undefined, and whether both rank the same token first.
 
-    counted: places of the tokens that count. sizes: how many of them each text has. As
-    `attnflow.evaluate.statistics.spearman`, for all texts of a length at once.
+    This is `attnflow.evaluate.statistics.spearman` for all texts of a length at once.
+    counted: places of the tokens that count.
+    sizes: how many of them each text has.
     """
     methods, layers, _ = shares.shape
     correlations = np.full((len(pairs), layers, len(sizes)), np.nan)
@@ -270,7 +279,8 @@ def _correlations(
 class Lowest:
     """For each pair of methods the texts with the lowest correlations, and all of those texts by row.
 
-    entries: (correlation, row), at most so many of each pair. eligible: texts that were compared.
+    entries: (correlation, row), at most `most` for each pair.
+    eligible: how many texts were compared.
     """
 
     def __init__(self, pairs: int, most: int) -> None:
@@ -280,7 +290,10 @@ class Lowest:
         self.eligible = 0
 
     def add(self, correlations: Floats, rows: Ints, entry: Callable[[int], dict[str, Any]]) -> None:
-        """correlations: [pair, text], NaN for texts that do not count. rows: of the texts in the whole corpus."""
+        """Add texts.
+
+        correlations: [pair, text], NaN for texts that do not count. rows: of the texts in the whole corpus.
+        """
         self.eligible += int(np.isfinite(correlations).any(0).sum())
         for p, values in enumerate(correlations):
             here = sorted(

@@ -1,4 +1,4 @@
-"""The texts of a shard as arrays: what a model needs of them, and what comes back. Small, so that both travel quickly."""
+"""The texts of a shard as arrays: the model's input and its results, small enough to send between processes quickly."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """The texts of a shard that can run; texts that cannot are the clerk's business, and have no place here.
+    """The texts of a shard that can be explained. Texts that cannot are handled by `Clerk`.
 
-    lengths: [text], tokens of each. tensors: each [token], those of all texts one after another. queries: positions that
-    are explained, of all texts one after another; query_counts: [text], how many of them are whose. size: texts of the
-    shard in all.
+    lengths: [text], the tokens of each.
+    tensors: each [token], for all texts one after another.
+    queries: the explained positions of all texts, one after another.
+    query_counts: [text], how many queries each text has.
+    size: the number of texts in the shard.
     """
 
     lengths: Ints
@@ -39,9 +41,11 @@ class Sheet:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The likeliest answers, [text, answer], the likeliest first; answered: [text]. names: of the numbers that occur.
+    """The likeliest answers, [text, answer], in descending order.
 
-    about: what the first is called where the scores are about it.
+    answered: [text], whether there is an answer.
+    names: the name of each number that occurs.
+    about: the name of the first answer, if the scores are about it.
     """
 
     kind: str
@@ -60,11 +64,12 @@ class Predictions:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What came out for the texts of a sheet.
+    """The results for the texts of a sheet.
 
-    places: [text], the positions that answer, where these are explained; None for those of the sheet.
-    values: for each column the scores of all texts one after another, [query, input] of each; empty for a text that failed.
-    failures: rows of texts that failed, by their place on the sheet. provenance: of each text, a place in records.
+    places: [text], the positions that answer, if these are explained; None for the queries of the sheet.
+    values: for each column the scores of all texts one after another, [query, input] each; empty for a failed text.
+    failures: rows of failed texts, by their place on the sheet.
+    provenance: for each text, a place in records.
     """
 
     values: Mapping[str, Floats]
@@ -76,19 +81,19 @@ class Scored:
 
 
 def sheet_of(encoded: Sequence[Encoded], queries: Sequence[Sequence[int]], size: int) -> Sheet:
-    """queries: the positions of each text that are explained."""
+    """Make a sheet. queries: the explained positions of each text."""
     lengths = np.array([len(one.tokens) for one in encoded], np.int64)
     tensors = {
         name: np.concatenate([one.tensors[name].numpy()[0] for one in encoded]).astype(np.int64)
         for name in (encoded[0].tensors if encoded else ())
-        if name != "attention_mask"  # which says no more than the lengths do
+        if name != "attention_mask"  # the lengths say the same
     }
     counts = np.array([len(places) for places in queries], np.int64)
     return Sheet(lengths, tensors, np.array([i for places in queries for i in places], np.int64), counts, size)
 
 
 def rows_of(encoded: Sequence[Encoded], scored: Scored) -> list[Explained]:
-    """The rows of the texts of a sheet, whose labels are those of `encoded`; `columns_of` has their numbers."""
+    """Return the rows of the texts of a sheet, with the labels of `encoded`; `columns_of` has their numbers."""
     rows = []
     for number, one in enumerate(encoded):
         if number in scored.failures:
@@ -104,7 +109,7 @@ def rows_of(encoded: Sequence[Encoded], scored: Scored) -> list[Explained]:
 
 
 def _about(predictions: Predictions | None, text: int) -> dict[str, Any]:
-    """The answer that the scores of a text are about, where they are about one."""
+    """Return the answer that the scores of a text are about, if any."""
     if predictions is None or predictions.about is None:
         return {}
     chance = float(predictions.chances[text, 0])
@@ -116,14 +121,14 @@ def _about(predictions: Predictions | None, text: int) -> dict[str, Any]:
 
 
 def columns_of(sheet: Sheet, scored: Scored, places: Sequence[int]) -> dict[str, pyarrow.ListArray]:
-    """Columns of a whole shard: scores, and the numbers of tokens and queries. places: of the texts in the shard."""
+    """Return columns of a whole shard: scores, token numbers and queries. places: of the texts in the shard."""
     ready = np.ones(len(sheet.lengths), bool)
     ready[list(scored.failures)] = False
     missing = np.ones(sheet.size, bool)
     missing[list(places)] = ~ready
 
     def counts_of(counts: Ints) -> Ints:
-        """Of all texts of the shard."""
+        """Expand counts to all texts of the shard."""
         every = np.zeros(sheet.size, np.int64)
         every[list(places)] = np.where(ready, counts, 0)
         return every

@@ -1,6 +1,6 @@
-"""Rows of texts that are explained one by one: by edges other than attention, by the answer, by changes of the text.
+"""Rows of texts that are explained one by one: by edges other than attention, by the answer, or by changes to the text.
 
-Layers of the graph are followed by the trace of a text; what its row is about and what its numbers are, `Options` say.
+The trace of a text follows the layers of its graph; `Options` says what a row is about.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from attnflow.capture.check import Checked
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.predict import NOT_FINITE
 from attnflow.corpus.corpus_options import Options
 from attnflow.corpus.row_inputs import label_of
 from attnflow.corpus.schema import Explained, failed_row, score_columns
@@ -28,20 +29,20 @@ from attnflow.selection import places_of
 from attnflow.source_methods import ANSWER_WAYS, INPUTS
 from attnflow.trace import Trace
 
-NOT_FINITE = "the model's attention is not finite on this text: another dtype may help"
-
 WHOLE_BYTES = 1 << 30
-"""Of all heads of a layer, of one batch: up to this they are computed at once; short texts are far below."""
+"""All heads of a layer are computed at once up to this many bytes per batch; short texts need far less."""
 
 OF_ONE_TEXT = ("answer", "unknown", "reliability", "evidence")
-"""What the provenance of a trace says of its text alone: that of a row is the same for all rows."""
+"""Provenance entries that are about one text: the provenance of all rows must be the same."""
 
 Scores = dict[str, NDArray[np.floating]]
 
 
 def explained(model: Model, checked: Checked, options: Options, encoded: Sequence[Encoded]) -> list[Explained]:
-    """The rows of these texts. The model runs once for all of them where attention itself is propagated, and then on each
-    by itself; one that fails harms no other."""
+    """Return the rows of these texts. A text that fails does not affect the others.
+
+    The model runs once for all of them if attention itself is propagated, and then on each text.
+    """
     graphs: Sequence[Trace | None] = [None] * len(encoded)
     if _needs_attention(options):
         batch = model.run_batch(encoded, checked, whole_bytes=WHOLE_BYTES, measure=options.is_measured)
@@ -58,13 +59,13 @@ def explained(model: Model, checked: Checked, options: Options, encoded: Sequenc
 
 
 def _needs_attention(options: Options) -> bool:
-    """Whether rows need the attention graph, or labels that no other pass gives."""
+    """Return whether rows need the attention graph, or labels that no other pass gives."""
     plain = options.edges is None and bool(options.layered)
     return plain or (options.edges is None and not set(options.methods) & set(ANSWER_WAYS))
 
 
 def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace | None) -> Explained:
-    """The row of one text. graph: its attention, where that is needed."""
+    """Return the row of one text. graph: its attention, if needed."""
     label = label_of(model, options, encoded)
     edges = options.edges
     edged = answered = None
@@ -109,12 +110,13 @@ def _about_answer(
     edged: Trace | None,
     answered: Trace | None,
 ) -> TokenAttention:
-    """One number a token or word, about the answer."""
+    """Return one number per token or word, about the answer."""
     if method in IMPORTANCE:
         more: dict[str, Any] = {} if options.of is None else {"of": options.of}
         more |= {"unit": "word"} if options.words else {}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # of thousands of texts
+            # it would repeat for thousands of texts
+            warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)
             result: TokenAttention = getattr(model, method)(encoded, answer=label, **more)
         return result
     if method in GATHERED:
@@ -126,7 +128,7 @@ def _about_answer(
 
 
 def followed(trace: Trace, options: Options) -> tuple[list[int], Scores]:
-    """The positions that are explained, and what each layer's method gives for them."""
+    """Return the explained positions, and the scores of each layered method for them."""
     places = places_of(options.query, trace.tokens[trace.first_query :], trace.default_query)
     scores: Scores = {}
     for method in options.layered:
@@ -146,7 +148,7 @@ def row_of(
     scores: Scores,
     records: Sequence[Mapping[str, Any]] = (),
 ) -> Explained:
-    """The row of a text that has scores. records: the answer that each method was about, the same for all."""
+    """Return the row of a text that has scores. records: the answer of each method, the same for all."""
     ids = [int(i) for name in ("input_ids", "decoder_input_ids") for i in encoded.tensors.get(name, _NONE)[0].tolist()]
     record = records[0] if records else {}
     return Explained(
@@ -157,13 +159,13 @@ def row_of(
 
 
 def provenance_of(trace: Trace, options: Options) -> dict[str, Any]:
-    """Where the numbers of all rows come from."""
+    """Return the provenance that all rows share."""
     record = {name: value for name, value in trace.provenance.items() if name not in OF_ONE_TEXT}
     return {**record, **recipe_of(options)}
 
 
 def recipe_of(options: Options) -> dict[str, Any]:
-    """The settings that numbers depend on, where they were set; the weight of the residual connection in any case."""
+    """Return the settings that were changed and affect the numbers, and always the residual weight."""
     recipe: dict[str, Any] = {}
     if any(takes(method, "measured") for method in options.methods) or set(options.methods) == {"raw"}:
         recipe["residual"] = options.share

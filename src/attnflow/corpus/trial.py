@@ -1,4 +1,4 @@
-"""A job is tried on one text before its folder is made: what a model cannot do is one sentence, and not a row a text."""
+"""A trial run on one text before a job makes its folder, so that an unsuitable model gives one error, not one per row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from attnflow.trace import Trace
 
 
 def tried(model: Model, checked: Checked, options: Options, probe: str) -> Options:
-    """The options of a job, which the model can do; with the method that is best for written answers, where none is named.
+    """Return the options of a job after trying them, with the best method for written answers if none is named.
 
-    probe: a text, which stands for all: neither the query nor the span has to be in it.
+    probe: a text in place of all others; it need not contain the query or the span.
     """
     if not (options.is_by_text or options.is_measured or options.writing is not None):
         return options
@@ -32,10 +32,10 @@ def tried(model: Model, checked: Checked, options: Options, probe: str) -> Optio
         _try_on_text(model, checked, options, probe)
     except InputError:
         raise
-    except Exception as e:  # of whatever a model file does
+    except Exception as e:  # model code may raise anything
         names = ", ".join(options.methods)
         raise ModelError(
-            f"{model!r} does not go with {names} ({type(e).__name__}: {first_line(e):.120}): choose other methods"
+            f"{model!r} does not work with {names} ({type(e).__name__}: {first_line(e):.120}): choose other methods"
         ) from e
     return options
 
@@ -54,7 +54,8 @@ def _tried_on_answer(model: Model, options: Options, writing: Writing, probe: st
     prompt = prompt_input(model, Text("", probe), writing)
     if not isinstance(prompt, RowInput):
         raise InputError(str(prompt.message))
-    answer = answer_one(model, prompt.prompt, probe, writing.max_new_tokens, PLAIN, None, None)  # it may write nothing
+    # the model may write nothing
+    answer = answer_one(model, prompt.prompt, probe, writing.max_new_tokens, PLAIN, None, None)
     if not options.methods:
         return replace(options, methods=(answer.sources(unit=writing.unit).method,))
     explained_answer(answer, options, replace(writing, span=None, occurrence=None))

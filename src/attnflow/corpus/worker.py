@@ -1,4 +1,4 @@
-"""What one worker does, here or on a cluster. Reading, running, solving and writing of shards overlap."""
+"""One worker of a job, local or on a cluster. Reading, running, solving and writing of shards overlap."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from attnflow.model import Model
 from attnflow.texts.sources import Corpus, Text
 
 AHEAD = 2
-"""Shards that are begun before the oldest is written, where one process does everything."""
+"""How many shards are started before the oldest is written, if one process does everything."""
 
 Advance = Callable[[int, int], None]
-"""Takes the number of texts and of their tokens, as soon as the model has run on them."""
+"""Called with the number of texts and of their tokens as soon as the model has run on them."""
 
 Rows = list[Explained] | Scored
 
 
 @dataclass(frozen=True)
 class Spec:
-    """All that a worker needs.
+    """Everything a worker needs.
 
-    loading: the arguments of `attnflow.load`. name: how results name the model, wherever it was loaded from. clerks:
-    processes that read, tokenize and write beside the model; 0 for threads of one process.
+    loading: the arguments of `attnflow.load`.
+    name: the model's name in results, wherever it was loaded from.
+    clerks: how many processes read, tokenize and write next to the model; 0 for threads.
     """
 
     loading: Mapping[str, Any]
@@ -52,7 +53,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Desks:
-    """Where shards are begun and finished. reading, writing: how many of them at a time."""
+    """Where shards are started and finished. reading, writing: how many at a time."""
 
     begin: Callable[[Shard], Future[Any]]
     finish: Callable[[Shard, Callable[[], Any]], Future[Record]]
@@ -61,7 +62,7 @@ class Desks:
 
 
 class Worker:
-    """Makes the shards of a corpus, each in its file, with one model."""
+    """Writes the shards of a corpus, one file each, with one model."""
 
     def __init__(self, spec: Spec, model: Model | None = None, solvers: int | None = None) -> None:
         self.spec, options = spec, spec.options
@@ -84,18 +85,18 @@ class Worker:
             )
         self.new_clerk = partial(Clerk, spec.corpus, spec.folder, options.columns, options.has_answers, tokenizing)
         self.stack = ExitStack()
-        self.desks: Desks | None = None  # which serve one call of `do` after another
+        self.desks: Desks | None = None  # shared by successive calls of `do`
 
     def do(self, shards: Iterable[Shard], advance: Advance = lambda texts, tokens: None) -> Iterator[Record]:
-        """The records of shards, in order, each when its file is on the disk."""
+        """Yield the records of shards, in order, each as soon as its file is on disk."""
         try:
             self.desks = self.desks or self._desks(self.stack)
             yield from self._through(self.desks, iter(shards), advance)
         except BaseException as e:
             self.desks = None
-            self.stack.__exit__(type(e), e, e.__traceback__)  # nobody goes on with what this leaves
+            self.stack.__exit__(type(e), e, e.__traceback__)
             if isinstance(e, Died):
-                whose = f"{self.spec.clerks} processes that read and write beside the model"
+                whose = f"{self.spec.clerks} processes that read and write next to the model"
                 raise JobError(e.sentence(whose, "give fewer processes")) from None
             raise
 
@@ -131,7 +132,7 @@ class Worker:
         return self.explainer.explain(texts, advance)
 
     def _desks(self, stack: ExitStack) -> Desks:
-        """In processes of their own where there shall be some and they can do it, else in threads of this one."""
+        """Read and write shards in separate processes if requested and possible, else in threads."""
         if self.spec.clerks and self.stacked is not None:
             clerks = hire(self.new_clerk, self.spec.clerks, stack)
             if clerks is not None:
@@ -160,7 +161,7 @@ class Worker:
 
 
 def inputs_of(model: Model, options: Options, texts: Sequence[Text]) -> Inputs:
-    """Texts as the job explains them, with the answers that their rows name; for those that cannot be explained, why."""
+    """Return the texts as model inputs, with the answers that their rows name; error rows for texts that fail."""
     writing = options.writing
     if writing is None:
         inputs = prepared(texts, partial(encode_texts, model, truncate=options.truncate))
@@ -170,7 +171,7 @@ def inputs_of(model: Model, options: Options, texts: Sequence[Text]) -> Inputs:
 
 
 def on_cluster(spec: Spec, cpus: int) -> Callable[[Iterable[Shard]], Iterator[Record]]:
-    """The work of a worker of a cluster, which has so many cores."""
+    """Return the work function of a worker on a cluster that has `cpus` cores."""
     import torch
 
     from attnflow.capture.silence import silence

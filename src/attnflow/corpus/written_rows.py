@@ -1,4 +1,4 @@
-"""Rows of prompts: what a language model answers to each, and what of the prompt the answer, or a part of it, rests on."""
+"""Rows of prompts: a language model's answer to each, and what parts of the prompt the answer or a span rests on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN = Reading(None, None, False)
 
 
 def answer_rows(model: Model, options: Options, writing: Writing, encoded: Sequence[Encoded]) -> list[Explained]:
-    """The rows of these prompts, of which the model answers a few together: what they left is held no longer than that."""
+    """Return the rows of these prompts. The model answers a few at a time, to bound memory."""
     inputs = [one for one in encoded if isinstance(one, RowInput)]
     return [
         row
@@ -35,7 +35,7 @@ def answer_rows(model: Model, options: Options, writing: Writing, encoded: Seque
 
 
 def _rows(model: Model, options: Options, writing: Writing, inputs: Sequence[RowInput]) -> list[Explained]:
-    """One that fails harms no other: where the model does not answer all of them, it answers one after another."""
+    """Answer prompts together; if that fails, answer them one by one to isolate the failure."""
     try:
         answers = _answers_to(model, options, writing, inputs)
     except (KeyboardInterrupt, SystemExit):
@@ -74,7 +74,7 @@ def _answers_to(
 
 
 def explained_answer(answer: Answer, options: Options, writing: Writing) -> Explained:
-    """The row of one answer."""
+    """Return the row of one answer."""
     span = _span(answer, writing)
     scores: dict[str, Any] = {}
     units: tuple[str, ...] | None = None
@@ -99,7 +99,7 @@ def explained_answer(answer: Answer, options: Options, writing: Writing) -> Expl
 
 
 def _span(answer: Answer, writing: Writing) -> Span | None:
-    """The part of the answer that is explained, which has to be there."""
+    """Return the part of the answer to explain; it must occur in the answer."""
     if writing.span is None:
         return None
     span: Span = writing.span if writing.occurrence is None else (writing.span, writing.occurrence)
@@ -111,7 +111,7 @@ def _span(answer: Answer, writing: Writing) -> Span | None:
 
 
 def provenance_of(answer: Answer, options: Options, writing: Writing) -> dict[str, Any]:
-    """Where the numbers of all rows come from."""
+    """Return the provenance that all rows share."""
     recipe: dict[str, Any] = {"unit": writing.unit, "span": writing.span, "edges": options.edges}
     if any(takes(method, "measured") for method in options.methods):
         recipe["residual"] = options.share

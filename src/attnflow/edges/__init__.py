@@ -1,7 +1,8 @@
-"""Other answers to "what does an edge weigh".
+"""Other definitions of the weight of an edge.
 
-``Model.trace(text, edges="alti")`` gives a trace whose graph has these weights, for raw attention, rollout and flow alike;
-``trace.with_edges("value-norm")`` changes to others. The functions of `attnflow.edges.weights` give the bare weights.
+``Model.trace(text, edges="alti")`` returns a trace whose graph has these weights, for raw attention, rollout and flow
+alike. ``trace.with_edges("value-norm")`` switches to others. The functions of `attnflow.edges.weights` compute the bare
+weights.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PassT = TypeVar("PassT", bound=Pass)
 NORMALIZE = ("rows", "graph", "none")
 
 BY_LAYERS = ("attention-gradient", "answer")
-"""Edges by gradients that need no matrix: layers run again one by one, and give what their edges are made of."""
+"""Edges by gradients that need no matrix: layers run again one by one and return what their edges are made of."""
 
 
 def edges_of(name: str) -> Edges:
@@ -53,7 +54,7 @@ def edges_of(name: str) -> Edges:
 
 
 def normalization_of(name: str, normalize: str | None) -> str:
-    """How edges are put into a graph: as given, or as they were published."""
+    """Return how edges are put into a graph: as given, or as they were published."""
     how = edges_of(name).normalize if normalize is None else normalize
     if how not in NORMALIZE:
         raise InputError(f"normalize={normalize!r}: expected one of {', '.join(map(repr, NORMALIZE))}")
@@ -61,42 +62,42 @@ def normalization_of(name: str, normalize: str | None) -> str:
 
 
 def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:
-    """The same trace with other weights on its edges.
+    """Return the same trace with other weights on its edges.
 
-    normalize: "rows" divides each row by its sum; "graph" divides all layers by one number, the largest sum of any row, so
-        that rows sum to at most one and keep their proportions; "none" takes the weights as they are. None is what the
-        weights were published with: "none" for gradients, "rows" for the others. Rollout is at most flow, and flow at most
-        one, where no row sums to more than one: with "rows" and "graph", and not with "none".
+    normalize: "rows" divides each row by its sum. "graph" divides all layers by one number, the largest sum of any row, so
+        that rows sum to at most one and keep their proportions. "none" uses the weights as they are. The default is what
+        the weights were published with: "none" for gradients, "rows" for the others. Rollout ≤ flow ≤ 1 holds if no row
+        sums to more than one: with "rows" and "graph", but not with "none".
     """
     kind, how = edges_of(name), normalization_of(name, normalize)
     edge_weights = normalized(kind.function(trace), how)  # [layer, query, key]
-    steps = [  # sinks are told by attention, which these weights are not
+    steps = [  # sinks are recognized by attention, which these weights are not
         replace(step, weights=w.float(), whole=kind.whole, lengths=None)
         for step, w in zip(trace.steps, edge_weights, strict=True)
     ]
-    # normalize says what becomes of rows that a sink takes from
+    # normalize determines what happens to rows with a sink
     provenance = {k: v for k, v in trace.provenance.items() if k != "missing"}
     return replace(trace, steps=tuple(steps), provenance={**provenance, "edges": name, "edges_normalized": how})
 
 
 def normalized(edge_weights: Tensor, how: str) -> Tensor:
-    """Weights [layer, ..., query, key] of one text or of many, normalised as `reweighed` says."""
+    """Return weights [layer, ..., query, key] of one text or many, normalised as `reweighed` says."""
     if how == "rows":
         return rows(edge_weights)
     if how == "none":
         return edge_weights
-    largest = edge_weights.sum(-1).amax((0, -1))  # one number a text
+    largest = edge_weights.sum(-1).amax((0, -1))  # one number per text
     return edge_weights / torch.where(largest == 0, 1, largest)[..., None, None]
 
 
 def traced(
     model: Runner, text: Any, name: str, normalize: str | None, *, answer: Any, of: str, missing: str, truncate: bool
 ) -> Pass:
-    """One text with these edges: `Model.trace` with edges=."""
+    """Trace one text with these edges: `Model.trace` with edges=."""
     kind = edges_of(name)
     if missing != "keep":
         raise InputError(
-            f"missing={missing!r} does not go with edges: normalize= says what becomes of rows that sum to less than one"
+            f"missing={missing!r} does not work with edges: use normalize= for rows that sum to less than one"
         )
     if name == "answer":
         return reweighed(_answered(model, model.encode(text, truncate=truncate), answer), name, normalize)
@@ -107,7 +108,7 @@ def traced(
 def traced_encoding(
     model: Runner, encoded: Encoded, name: str | None, score_of: Callable[[Tensor], Tensor], about: Mapping[str, Any]
 ) -> Pass:
-    """One encoded text, by attention alone where there is no name, or with edges about a score of its logits.
+    """Trace one encoded text, by attention alone if there is no name, or with edges about a score of its logits.
 
     about: what the score is, for the provenance.
     """
@@ -139,8 +140,8 @@ def _traced_encoding(
 def _differentiated(
     batch: Batch, inside: Inside, score_of: Callable[[Tensor], Tensor], about: Mapping[str, Any]
 ) -> Inside:
-    """∂y/∂W of every layer, of a score y of the logits."""
-    with torch.enable_grad(), running():  # also where the caller has turned gradients off
+    """Return ∂y/∂W of every layer, for a score y of the logits."""
+    with torch.enable_grad(), running():  # even if the caller has turned gradients off
         y = score_of(batch.out["logits"])
         gradients = torch.autograd.grad(y, [call.heads for call in main_calls(batch)], allow_unused=True)
     layers = [
@@ -152,24 +153,29 @@ def _differentiated(
 
 def _check_one_stack(model: Runner, encoded: Encoded, name: str) -> None:
     if model.verify(encoded).stack.cross:
-        raise InputError(f"edges={name!r} are for models with one stack of layers: leave edges out")
+        raise InputError(f"edges={name!r} need a model with one stack of layers: leave edges out")
 
 
 def _run_once(model: Runner, encoded: Encoded, every_logit: bool = False) -> tuple[Batch, FrozenPass]:
-    """One forward pass for both: the weights of attention, and what an answer owes to its edges."""
+    """Run one forward pass that serves both: the weights of attention, and what an answer owes to its edges."""
     checked = model.verify(encoded)
     check_windows(model, checked.paths[checked.stack.main[0]])
-    ids = encoded.tensors.get("input_ids")  # none of an image
+    ids = encoded.tensors.get("input_ids")  # an image has none
     lengths = [] if ids is None else [int(ids.shape[1])]
     last = model.last_logits([] if every_logit else lengths)
-    frozen = run_frozen(model, encoded.tensors, checked, keep=True, **last)
+    down: dict[str, Any] = {}
+    if encoded.picture is not None and encoded.wiring is not None:
+        image = sorted(encoded.picture.places)
+        seats = [image[n] if n >= 0 else -1 for n in encoded.wiring.place.tolist()]
+        down = {"tower": encoded.wiring.path, "image": image, "seats": seats}
+    frozen = run_frozen(model, encoded.tensors, checked, keep=True, **down, **last)
     check_calls(frozen.calls, checked)
     calls = list(frozen.calls)
     return Batch(model, checked, [encoded], frozen.out, calls, lengths, frozen.mode, "mean"), frozen
 
 
 def _with_answer(batch: Batch, about: Mapping[str, Any], evidence: Evidence, place: int | None = None) -> Pass:
-    """What the pass left, and how the score of its answer splits; no heads are kept."""
+    """Return what the pass left, and how the score of its answer splits; no heads are kept."""
     passed = batch.passed(0)
     attention = torch.stack([step.weights for step in passed.steps])
     inside = Inside((), about, "", lambda: evidence, batch.checked.causal, place, attention)
@@ -177,7 +183,7 @@ def _with_answer(batch: Batch, about: Mapping[str, Any], evidence: Evidence, pla
 
 
 def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
-    """One pass forward, whose logits choose the answer and whose attention is the graph, and one back."""
+    """Run forward once, for the logits that choose the answer and the attention graph, and backward once."""
     _check_one_stack(model, encoded, "answer")
     batch, frozen = _run_once(model, encoded)
     question = question_of(model, encoded, frozen.logits[0].detach(), answer)
@@ -192,8 +198,8 @@ def _answered(model: Runner, encoded: Encoded, answer: Any) -> Pass:
 class Explained:
     """The answer that the edges of a trace without matrices are about.
 
-    descent: the way down from its score through the layers. about: what it is, for the provenance. place: the position that
-    answers; None where the whole text does. causal: whether positions look back only.
+    descent: the way down from its score through the layers. about: what the answer is, for the provenance. place: the
+    position that answers; None if the whole text does. causal: whether positions only look back.
     """
 
     descent: Descent
@@ -205,7 +211,7 @@ class Explained:
 def explained(
     model: Runner, encoded: Encoded, checked: Checked, name: str, *, answer: Any, of: str, lane: Lane | None = None
 ) -> tuple[Batch, Explained]:
-    """One forward pass of one text, and the way down from its answer, for edges of `BY_LAYERS`.
+    """Run one forward pass of one text, and return the way down from its answer, for edges of `BY_LAYERS`.
 
     answer, of: what the edges are about, as in `Model.gradient`; answer edges are about the log-odds.
     """
@@ -227,9 +233,9 @@ def explained(
 
 
 def _verify_layers(model: Runner, encoded: Encoded, checked: Checked) -> None:
-    """Gradients layer by layer against those of one pass, on the first tokens of the text.
+    """Compare gradients layer by layer with those of one pass, on the first tokens of the text.
 
-    What passes between layers besides the states, such as keys that layers share, has gradients too.
+    Anything else that passes between layers, such as shared keys, has gradients too.
     """
     tensors = probe(encoded.tensors)
     some = Encoded(tensors, ("",) * int(tensors["input_ids"].shape[1]))
@@ -239,7 +245,7 @@ def _verify_layers(model: Runner, encoded: Encoded, checked: Checked) -> None:
 
     descent = run_layers(model, some, checked, frozen=False).descent(likeliest)
     whole = attention_gradient(_traced_encoding(model, some, "attention-gradient", likeliest, {}))
-    ranks = ranks_of(model.model)  # each process compares its own heads
+    ranks = ranks_of(model.model)  # each process compares only its own heads
     for o in descent.operands():
         expected = whole[o.number].sum(0)  # [key]
         every = expected.new_ones(1, 1, len(expected))
@@ -247,8 +253,8 @@ def _verify_layers(model: Runner, encoded: Encoded, checked: Checked) -> None:
         gap = gap if ranks is None else ranks.worst(gap, model.device)
         if not gap <= (0.2 if half(model.dtype) else 1e-3):
             raise ModelError(
-                f"gradients of {type(model.model).__name__} layer by layer differ from those of one pass by {gap:.2g} of "
-                f"them at layer {o.number}: something passes between its layers besides the states. Trace with "
+                f"gradients of {type(model.model).__name__} layer by layer differ from those of one pass by {gap:.2g} "
+                f"(relative) at layer {o.number}: something besides the states passes between its layers. Trace with "
                 'memory="graph"'
             )
 
@@ -256,9 +262,9 @@ def _verify_layers(model: Runner, encoded: Encoded, checked: Checked) -> None:
 def look_inside(
     model: Runner, text: Any, *, gradient: bool, answer: Any = None, of: str = "logit", truncate: bool = False
 ) -> Pass:
-    """One pass that all kinds of edges can be made of, with `reweighed`; those by gradients if ``gradient``.
+    """Run one pass from which `reweighed` can make all kinds of edges; those by gradients if ``gradient``.
 
-    answer, of: what gradients are of, as in `Model.gradient`.
+    answer, of: what the gradients are about, as in `Model.gradient`.
     """
     check_of(of)
     _check_all_heads(model)
@@ -267,7 +273,7 @@ def look_inside(
 
 
 def _question(batch: Batch, answer: Any) -> Question | None:
-    """What is explained; None where the model answers nothing."""
+    """Return what is explained; None if the model gives no answer."""
     logits = batch.out.get("logits") if hasattr(batch.out, "get") else None
     if not isinstance(logits, Tensor):
         return None
@@ -275,12 +281,12 @@ def _question(batch: Batch, answer: Any) -> Question | None:
 
 
 def _about(question: Question, of: str) -> dict[str, Any]:
-    """The answer in question, for the provenance."""
+    """Return the answer in question, for the provenance."""
     return {**answer_record(question), "of": "score" if question.kind == "score" else of}
 
 
 def _score_of(model: Runner, question: Question, of: str) -> Callable[[Tensor], Tensor]:
-    """The score of the answer in question, as a function of the logits."""
+    """Return the score of the answer in question, as a function of the logits."""
 
     def score_of(logits: Tensor) -> Tensor:
         row = logits_at(logits[0], question.place)[None]
@@ -290,7 +296,7 @@ def _score_of(model: Runner, question: Question, of: str) -> Callable[[Tensor], 
 
 
 def _with_evidence(batch: Batch, inside: Inside, question: Question) -> Inside:
-    """How the log-odds of the answer split over the edges, once somebody wants to know."""
+    """Split the log-odds of the answer over the edges, on first use."""
 
     def find_evidence() -> Evidence:
         frozen = run_frozen(batch.runner, batch.encoded[0].tensors, batch.checked)
@@ -300,7 +306,7 @@ def _with_evidence(batch: Batch, inside: Inside, question: Question) -> Inside:
 
 
 def _with_gradients(batch: Batch, inside: Inside, answer: Any, of: str) -> Inside:
-    """∂y/∂W of every layer, and what y is; or why there is none."""
+    """Return ∂y/∂W of every layer, and what y is; or why there is none."""
     model = batch.runner
     question = _question(batch, answer)
     if question is None:

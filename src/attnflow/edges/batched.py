@@ -1,12 +1,11 @@
 """Edges about answers of many texts at once: one forward and one backward pass of a padded batch.
 
-A text answers by its own states alone, so that the gradient of the sum of all scores is, at each text, the gradient of its
-own. The numbers are those that `attnflow.Trace` gives of the texts one by one, up to rounding. Nothing here loops over
-texts or waits for a GPU once a text. A batch in which a number is not finite is refused as a whole: its caller runs the
-texts one by one, so that the others lose nothing.
+A text answers from its own states alone, so the gradient of the sum of all scores is, at each text, the gradient of its own
+score. The numbers equal those of `attnflow.Trace` for single texts, up to rounding. Nothing here loops over texts or waits
+for a GPU once per text. A batch with a number that is not finite is refused as a whole: the caller then runs its texts one
+by one, so that the other texts lose nothing.
 
-What a batch needs in memory grows with its tokens, as any backward pass does, and with the squares of its lengths, as
-`pair_bytes` says.
+The memory of a batch grows with its tokens, as in any backward pass, and with the squares of its lengths, see `pair_bytes`.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ from attnflow.errors import InputError, ModelError
 from attnflow.importance.question import answer_text, check_of, score
 
 BY_GRADIENT = {"gradient": positive_gradient, "attention-gradient": positive_product}
-"""Edges that weights and their gradients give, by name: from [..., head, query, key] to [..., query, key]."""
+"""Edges made from weights and their gradients, by name: from [..., head, query, key] to [..., query, key]."""
 
 TOGETHER = (*OF_LAYERS, *BY_GRADIENT, "answer")
-"""Edges of many texts at once, by the names of `attnflow.edges.EDGES`; the others are of one text at a time."""
+"""Edges that work for many texts at once, by the names of `attnflow.edges.EDGES`; the others take one text at a time."""
 
 
 class NotFinite(ModelError):
@@ -60,7 +59,7 @@ class NotFinite(ModelError):
 
 @dataclass(frozen=True, eq=False)
 class TextBatch:
-    """Texts that run together, padded on the right. tensors: [text, position] each. lengths: tokens of each text."""
+    """Texts that run together, padded on the right. tensors: [text, position] each. lengths: the tokens of each text."""
 
     model: Runner
     checked: Checked
@@ -69,7 +68,7 @@ class TextBatch:
 
     @classmethod
     def of(cls, model: Runner, encoded: Sequence[Encoded], checked: Checked | None = None) -> TextBatch:
-        """Encoded texts, padded here."""
+        """Pad encoded texts to a batch."""
         checked = model.verify(encoded[0]) if checked is None else checked
         tensors = batched([one.tensors for one in encoded], model.pad_id())
         return cls(model, checked, tensors, [int(one.tensors["input_ids"].shape[1]) for one in encoded])
@@ -94,49 +93,49 @@ class TextBatch:
 
     @cached_property
     def ranks(self) -> Tensor:
-        """[text]: which of the batch's different lengths a text has; logits of last positions alone stand in that order."""
+        """[text]: the rank of a text's length among the batch's different lengths, the order of last-position logits."""
         rank = {length: number for number, length in enumerate(sorted(set(self.lengths)))}
         return torch.tensor([rank[length] for length in self.lengths], device=self.model.device)
 
     @cached_property
     def masked(self) -> Tensor:
-        """[text, position]: where a token is the mask of a masked language model."""
+        """[text, position]: whether a token is the mask of a masked language model."""
         return masked_positions(self.model, self.placed["input_ids"]) & self.present
 
     @cached_property
     def present(self) -> Tensor:
-        """[text, position]: where a text has a token; False at its padding."""
+        """[text, position]: whether a text has a token; False at its padding."""
         return torch.arange(self.width, device=self.model.device) < self.sizes[:, None]
 
     @cached_property
     def pairs(self) -> Tensor:
-        """[text, query, key]: where a text has both."""
+        """[text, query, key]: whether a text has both."""
         return self.present[:, :, None] & self.present[:, None, :]
 
     @cached_property
     def example(self) -> Tensor:
-        """The ids of one text, in host memory: of one without a mask, where there is such a text."""
+        """The ids of one text, in host memory; of a text without a mask if there is one."""
         number = int(self.masked.any(1).int().argmin())
         return self.tensors["input_ids"][number, : self.lengths[number]].cpu()
 
     def prepare(self) -> None:
-        """Copies to the device what later steps need there, and back: once the model runs, a copy waits for it."""
+        """Copy what later steps need to the device, and back: once the model runs, a copy would wait for it."""
         check_alone(self.model.model, "edges of many texts at once see into every head of a layer")
         if self.checked.padding is False and len(set(self.lengths)) > 1:
             raise ModelError(
-                f"{type(self.model.model).__name__} gives a padded text other numbers than the text alone: run texts of "
-                "one length together, or one by one"
+                f"{type(self.model.model).__name__} computes other numbers for a padded text than for the text alone: run "
+                "texts of one length together, or one by one"
             )
         _ = self.ranks, self.pairs, self.example
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model answers to the texts of a batch: its likeliest answer to each.
+    """The model's likeliest answer to each text of a batch.
 
-    kind: of all of them, as in `attnflow.importance.question.Question`. places: [text], the position that answers; None
-    where the whole text does. chosen: [text], the class or token. chances: [text], its probability; of a score, the score.
-    logits: [text, class or token], where they answer. of: the number that edges are about.
+    kind: the same for all, as in `attnflow.importance.question.Question`. places: [text], the position that answers; None
+    if the whole text does. chosen: [text], the class or token. chances: [text], its probability, or the score itself.
+    logits: [text, class or token], at the answering places. of: the number that edges are about.
     """
 
     kind: str
@@ -147,7 +146,7 @@ class Answers:
     of: str
 
     def records(self, model: Runner) -> list[dict[str, Any]]:
-        """The answer of each text, as the provenance of a trace has it. The GPU is waited for once."""
+        """Return the answer of each text, as in the provenance of a trace. Waits for the GPU once."""
         numbers, chances = torch.stack([self.chosen.double(), self.chances.double()]).tolist()
         names = {number: answer_text(model, self.kind, [int(number)]) for number in set(numbers)}
         measure = "score" if self.kind == "score" else "probability"
@@ -160,9 +159,9 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class BatchEdges:
-    """What edges weigh, of each layer [text, query, key], zero where a text has no such position.
+    """The weights of edges, [text, query, key] for each layer, zero if a text has no such position.
 
-    weights: as their definition gives them. attention: heads reduced. answers: None where edges are about none.
+    weights: as defined. attention: heads reduced. answers: None if edges are not about an answer.
     """
 
     name: str
@@ -172,22 +171,20 @@ class BatchEdges:
 
     @property
     def whole(self) -> bool:
-        """Whether the residual connection is in the weights already, so that none is to be added."""
+        """Whether the weights already contain the residual connection, so that none is added."""
         return EDGES[self.name].whole
 
     def graph(self, normalize: str | None = None) -> tuple[Tensor, ...]:
-        """The weights as the graph of a trace has them: see `attnflow.edges.reweighed`."""
+        """Return the weights as in the graph of a trace: see `attnflow.edges.reweighed`."""
         return tuple(normalized(torch.stack(self.weights), normalization_of(self.name, normalize)))
 
     def gather(
         self, residual: float | None = None, receptive_field: str | None = "layer", normalize: str | None = None
     ) -> Tensor:
-        """`Trace.gather` of edges by gradients, [text, input] in double precision; `BatchParts` has it of answer edges."""
+        """Return `Trace.gather` of edges by gradients, [text, input] in float64; for answer edges see `BatchParts`."""
         check_gather_field(receptive_field)
         if self.name not in BY_GRADIENT:
-            raise InputError(
-                f"gather is about edges by gradients, {', '.join(BY_GRADIENT)}, and not about {self.name!r}"
-            )
+            raise InputError(f"gather needs edges by gradients, {', '.join(BY_GRADIENT)}, and these are {self.name!r}")
         share = gather_residual(len(self.weights), residual)
         carried = [weights.sum(-2, dtype=torch.float64) for weights in self.graph(normalize)]
         return gathered_down(carried, [weights.double() for weights in self.attention], share, receptive_field)
@@ -197,9 +194,9 @@ class BatchEdges:
 class BatchParts:
     """How the log-odds of each text's answer split over its tokens: [text, position] each, signed, zero at padding.
 
-    rows: what the queries that were wanted read, at all layers. inputs: what the answer owes to each input the whole way
-    down. columns: what all queries read, of each layer. attention: of each layer, where it was wanted. log_odds, constants,
-    gaps: [text], as in `attnflow.capture.frozen.BatchEvidence`.
+    rows: what the requested queries read, at all layers. inputs: what the answer owes to each input, all the way down.
+    columns: what all queries read, for each layer. attention: for each layer, if requested. log_odds, constants, gaps:
+    [text], as in `attnflow.capture.frozen.BatchEvidence`.
     """
 
     batch: TextBatch
@@ -213,18 +210,20 @@ class BatchParts:
     gaps: Tensor
 
     def answer_rows(self, signed: Signed = False) -> Tensor:
-        """`Trace.answer_rows` of every text."""
+        """Return `Trace.answer_rows` of every text."""
         return self._shown(self.rows, signed)
 
     def answer_inputs(self, signed: Signed = False) -> Tensor:
-        """`Trace.answer_inputs` of every text."""
+        """Return `Trace.answer_inputs` of every text."""
         return self._shown(self.inputs, signed)
 
     def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> Tensor:
-        """`Trace.gather` of answer edges: [text, input], in double precision."""
+        """Return `Trace.gather` of answer edges: [text, input], in double precision."""
         check_gather_field(receptive_field)
         if not self.attention:
-            raise InputError("gather rolls out the attention, and these parts have none: split(batch, attention=True)")
+            raise InputError(
+                "gather needs the attention, which these parts did not keep: use split(batch, attention=True)"
+            )
         attention = [weights.double() for weights in self.attention]
         share = gather_residual(len(attention), residual)
         return gathered_down(self.columns, attention, share, receptive_field)
@@ -233,7 +232,7 @@ class BatchParts:
         check_signed(signed)
         if signed is True:
             return parts
-        if self.batch.checked.causal:  # a text of one token has nothing but its first
+        if self.batch.checked.causal:  # a text of one token has only its first
             parts = parts.clone()
             parts[:, 0] = torch.where(self.batch.sizes > 1, 0, parts[:, 0])
         shares = signed_shares(parts)
@@ -241,24 +240,24 @@ class BatchParts:
 
 
 def edges_of(batch: TextBatch, name: str, of: str = "logit") -> BatchEdges:
-    """What edges of this name weigh in each text. of: what those by gradients are about; answer edges, the log-odds."""
+    """Return the edges of this name in each text. of: what edges by gradients are about; answer edges use the log-odds."""
     if name == "answer":
         return answer_edges(batch)
     if name in BY_GRADIENT:
         return edges_by_gradient(batch, name, of)
     if name in OF_LAYERS:
         return edges_of_layers(batch, name)
-    raise InputError(f"edges={name!r}: of a batch, expected {', '.join(map(repr, TOGETHER))}")
+    raise InputError(f"edges={name!r}: for a batch, expected {', '.join(map(repr, TOGETHER))}")
 
 
 def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: str = "logit") -> BatchEdges:
-    """Edges "gradient" or "attention-gradient" of each text, about its own answer: a forward and a backward pass.
+    """Return edges "gradient" or "attention-gradient" of each text, about its own answer: a forward and a backward pass.
 
-    of: as in `Model.gradient`, but for "difference".
+    of: as in `Model.gradient`, except "difference".
     """
     check_of(of)
     if of == "difference":
-        raise InputError("of='difference': of a batch, expected 'probability', 'logit' or 'log-odds'")
+        raise InputError("of='difference': for a batch, expected 'probability', 'logit' or 'log-odds'")
     logits, calls = _run_with_graph(batch)
     with torch.inference_mode(False), torch.enable_grad(), running():
         answers, score_of = _likeliest_answers(batch, logits, of)
@@ -271,13 +270,13 @@ def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: st
         edges = edges.to(batch.pairs.device)
         weights.append(torch.where(batch.pairs, edges, 0))
         attention.append(torch.where(batch.pairs, call.mean, 0))
-        call.heads = call.value = gradients[number] = None  # a layer's heads are the most that a batch has in memory
+        call.heads = call.value = gradients[number] = None  # the heads of a layer take most of a batch's memory
     _check_finite(batch, [y.detach(), *weights, *attention])
     return BatchEdges(name, tuple(weights), tuple(attention), answers)
 
 
 def edges_of_layers(batch: TextBatch, name: str) -> BatchEdges:
-    """Edges that are about no answer, by a forward pass: "mean", "max", "value-norm" or "head-norm"."""
+    """Return edges that are not about an answer, by a forward pass: "mean", "max", "value-norm" or "head-norm"."""
     batch.prepare()
     weights, attention = [], []
     for layer in layers_of_texts(batch.model, batch.placed, batch.checked, batch.lengths):
@@ -288,7 +287,7 @@ def edges_of_layers(batch: TextBatch, name: str) -> BatchEdges:
 
 
 def answer_edges(batch: TextBatch) -> BatchEdges:
-    """Edges "answer" of each text, about the log-odds of its own answer: a frozen forward and backward pass."""
+    """Return edges "answer" of each text, about the log-odds of its own answer: a frozen forward and backward pass."""
     frozen, attention = _run_frozen(batch, attention=True)
     answers, score_of = _likeliest_answers(batch, frozen.logits, "log-odds")
     evidence = frozen.evidence_of_texts(score_of, every=True)
@@ -306,14 +305,14 @@ def split(
     natural: Sequence[int] | None = None,
     attention: bool = False,
 ) -> BatchParts:
-    """How the log-odds of each text's own answer split over its tokens: a frozen forward and backward pass.
+    """Split the log-odds of each text's own answer over its tokens: a frozen forward and backward pass.
 
-    queries: [text, position], 1 at the positions whose rows are wanted; by default the one that answers. natural: the
-    position of each text that is explained where the answer has no place of its own, that of a class token for example
-    (`attnflow.capture.assemble.natural_query`); where nobody says it, the last position of a model that looks back only,
-    and all positions of another. attention: keep the attention of each layer, which `BatchParts.gather` rolls out.
+    queries: [text, position], 1 at the positions whose rows are requested; by default the one that answers. natural: the
+    position of each text to explain if the answer has no single place, for example that of a class token
+    (`attnflow.capture.assemble.natural_query`); by default the last position of a causal model, and all positions of
+    others. attention: keep the attention of each layer, which `BatchParts.gather` rolls out.
     """
-    # on the device before the model runs, for which a copy would wait
+    # copied before the model runs, because a later copy would wait for it
     wanted = None if queries is None else queries.to(batch.model.device)
     places = None if natural is None else torch.tensor(natural, device=batch.model.device)
     frozen, means = _run_frozen(batch, attention)
@@ -322,7 +321,7 @@ def split(
     evidence = frozen.evidence_of_texts(score_of, taken=taken)
     rows = torch.stack(evidence.columns if taken is None else evidence.rows).sum(0, dtype=torch.float64)
     if batch.checked.causal:
-        # what a position reads from itself stays there: what it holds at the bottom is what ends there
+        # what a position reads from itself stays there, so its part is what it holds at the bottom
         rows = torch.where(batch.present if taken is None else taken > 0, evidence.own, rows)
     rows, inputs = (torch.where(batch.present, parts, 0) for parts in (rows, evidence.own))
     columns = tuple(torch.where(batch.present, parts.double(), 0) for parts in evidence.columns)
@@ -332,31 +331,32 @@ def split(
 
 
 def pair_bytes(layers: int, heads: int, edges: str) -> int:
-    """About how many bytes a batch holds for each pair of a query and a key of each of its texts, padding included.
+    """Return about how many bytes a batch needs for each pair of a query and a key of each text, padding included.
 
-    Beside that it holds for each token what the plain backward pass holds: of BERT, some nine states a layer.
+    In addition it needs for each token what the plain backward pass needs: for BERT, some nine states per layer.
 
     >>> 2000 * 32**2 * pair_bytes(6, 12, "attention-gradient") >> 20  # MiB of 2,000 texts of 32 tokens
     1500
     """
-    if edges in BY_GRADIENT:  # all heads and their gradients, and what is left of each layer, in single precision
+    if edges in BY_GRADIENT:  # all heads and their gradients, and what is left of each layer, in float32
         return layers * (2 * heads + 2) * 4 + 3 * heads * 4
-    if edges == "answer":  # all heads, and the edges with their sum, with double precision on the way
+    if edges == "answer":  # all heads, and the edges with their sum, with float64 on the way
         return layers * (heads + 4) * 4 + 4 * heads * 4
-    return layers * (heads + 2) * 4  # by norms, also some vectors of a layer's width for each head of each token
+    return layers * (heads + 2) * 4  # edges by norms also need some vectors of a layer's width per head and token
 
 
 def _run_with_graph(batch: TextBatch) -> tuple[Tensor | None, list[Call]]:
-    """The logits, where there are any, and the attention calls with all heads, which gradients reach."""
+    """Return the logits, if there are any, and the attention calls with all heads, which gradients reach."""
     model, checked = batch.model, batch.checked
     check_inside(model, checked)
     batch.prepare()
     calls = checked.stack.main
     check_windows(model, checked.paths[calls[0]])
+    model.check_gradients()
     collector = Collector("inside", measure=False)
     with (
         torch.inference_mode(False),
-        entering(model.model, [layer_path(checked.paths[calls[0]])], collector),  # so that there is a graph
+        entering(model.model, [layer_path(checked.paths[calls[0]])], collector),  # to build the autograd graph
         Unchanging(),
     ):
         out = model.run(batch.placed, collector, checked, last=_read_last(batch), grad=True)
@@ -365,7 +365,7 @@ def _run_with_graph(batch: TextBatch) -> tuple[Tensor | None, list[Call]]:
 
 
 def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Tensor, ...]]:
-    """A frozen pass, and the attention of each layer, [text, query, key], where it is wanted."""
+    """Return a frozen pass, and the attention of each layer, [text, query, key], if requested."""
     model, checked = batch.model, batch.checked
     check_inside(model, checked)
     batch.prepare()
@@ -380,12 +380,12 @@ def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Te
 
 
 def _read_last(batch: TextBatch) -> Sequence[int]:
-    """Lengths, where the last logits of texts are enough."""
+    """Return the lengths, if the last logits of texts are enough."""
     return () if isinstance(getattr(batch.model.config, "prediction_position", None), int) else batch.lengths
 
 
 def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tuple[Answers, Callable[[Tensor], Tensor]]:
-    """The likeliest answer to each text, and its score as a function of the logits: [text]."""
+    """Return the likeliest answer to each text, and its score as a function of the logits: [text]."""
     model = batch.model
     if logits is None:
         raise InputError(f"these edges are about an answer, and {no_answer(model)}")
@@ -393,7 +393,7 @@ def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tupl
     at = None if places is None else _logit_places(batch, logits, places)
 
     def rows_of(logits: Tensor) -> Tensor:
-        """[text, class]."""
+        """Return [text, class]."""
         return logits if at is None else logits[torch.arange(len(at), device=at.device), at]
 
     with torch.no_grad():
@@ -408,18 +408,18 @@ def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tupl
 
 
 def _places(batch: TextBatch, logits: Tensor) -> tuple[str, Tensor | None]:
-    """What all texts answer, and the position of each that does: `attnflow.capture.predict.answered` for a batch."""
+    """Return the kind of answer and the position that answers: `attnflow.capture.predict.answered` for a batch."""
     kind, place = answered(batch.model, logits[:1], batch.example)
     return kind, None if place is None else places_of(batch.model, kind, batch.masked, batch.sizes)
 
 
 def _logit_places(batch: TextBatch, logits: Tensor, places: Tensor) -> Tensor:
-    """Where the logits of these positions stand; where only the last positions of texts were computed, by length."""
+    """Return where the logits of these positions are; by length if only the last positions of texts were computed."""
     return places if logits.shape[1] == batch.width else batch.ranks
 
 
 def _taken(batch: TextBatch, answers: Answers, natural: Tensor | None) -> Tensor | None:
-    """[text, position]: True at the query of each text that answers; None where all of them do."""
+    """Return [text, position]: True at the query of each text that answers; None if all of them do."""
     places = natural if answers.places is None else answers.places
     if places is None and batch.checked.causal:
         places = batch.sizes - 1
@@ -427,7 +427,7 @@ def _taken(batch: TextBatch, answers: Answers, natural: Tensor | None) -> Tensor
 
 
 def _check_finite(batch: TextBatch, tensors: Sequence[Tensor]) -> None:
-    """Refuses numbers that are none; the GPU is waited for once."""
+    """Refuse numbers that are not finite; waits for the GPU once."""
     if not bool(torch.stack([x.sum(dtype=torch.float64) for x in tensors]).isfinite().all()):
         raise NotFinite(
             f"{type(batch.model.model).__name__} gives numbers that are not finite for a text of this batch of "

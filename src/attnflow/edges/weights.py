@@ -1,8 +1,8 @@
-"""What an edge weighs: functions from a trace to ``[layer, query, key]``, none of them negative.
+"""The weight of an edge: functions from a trace to ``[layer, query, key]``, none of them negative.
 
-Each follows its definition and divides nothing that the definition does not; `attnflow.edges.reweighed` puts the weights
-into a graph. In the formulas h is a head, A its weights, v its values, f(x) what a value is after the projection of its
-head, so that the attention of a layer adds ``Σ_k Σ_h A^h[q, k]·f^h(x_k)`` to the state at q.
+Each follows its definition without further normalisation; `attnflow.edges.reweighed` puts the weights into a graph. In the
+formulas h is a head, A its weights, v its values, and f(x) a value after the projection of its head, so the attention of a
+layer adds ``Σ_k Σ_h A^h[q, k]·f^h(x_k)`` to the state at q.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from attnflow.reliability import answer_probability, evidence_notes, for_and_aga
 from attnflow.source_methods import METHOD
 
 Signed = bool | Literal["shares"]
-"""Parts of an answer's log-odds: shares of what speaks for it, the log-odds themselves, or shares of both signs."""
+"""How to return parts of an answer's log-odds: shares of its support, the log-odds themselves, or shares of both signs."""
 
 ZERO = 1e-6
-"""A singular value so small beside the largest is what single precision leaves of a zero."""
+"""Singular values below this, relative to the largest, are zero up to single precision."""
 
 VECTORS = 1 << 24
-"""So many numbers of vectors [query, key, width] at a time."""
+"""The largest number of elements of vectors [query, key, width] at a time."""
 
 
 def mean(trace: Pass) -> Tensor:
-    """``mean_h A``: the weights of the paper."""
+    """Return ``mean_h A``: the weights of the paper."""
     return _each(trace, mean_of)
 
 
 def largest(trace: Pass) -> Tensor:
-    """``max_h A``: what any head looks at."""
+    """Return ``max_h A``: what any head looks at."""
     return _each(trace, largest_of)
 
 
 def effective(trace: Pass) -> Tensor:
-    """``mean_h |A⊥|``: effective attention, the part of the weights that the values do not make vanish.
+    """Return ``mean_h |A⊥|``: effective attention, the part of the weights that the values do not cancel.
 
     ``A⊥ = A - A·N·Nᵀ``, where the columns of N span the left null space of the values that a query can see: adding any of
-    it to a row changes no output (Brunner et al. 2020, section 3.2). There is such a space where a query sees more
-    positions than a value has dimensions, or positions with the same value. A⊥ may be negative; its size is taken. The
-    projection of the head is left out of the values: it has full rank in any trained model, and then changes nothing.
+    it to a row changes no output (Brunner et al. 2020, section 3.2). This space is not trivial if a query sees more
+    positions than a value has dimensions, or positions with the same value. A⊥ may be negative; its absolute value is used.
+    The projection of the head is ignored: it has full rank in any trained model, and then changes nothing.
     """
     return _each(trace, lambda layer: _effective(layer).abs().mean(0))
 
 
 def gradient(trace: Pass) -> Tensor:
-    """``mean_h relu(∂y/∂A)``: how much more of the answer y there were, were the weight larger; 0 where it is masked.
+    """Return ``mean_h relu(∂y/∂A)``: how much the answer y would grow with the weight; 0 for masked weights.
 
     One of the two new tensors of generalised attention flow (Azarkhalili & Libbrecht 2025).
     """
@@ -63,33 +63,33 @@ def gradient(trace: Pass) -> Tensor:
 
 
 def attention_gradient(trace: Pass) -> Tensor:
-    """``mean_h relu(A ⊙ ∂y/∂A)``: weights that there are and that speak for the answer y (Chefer et al. 2021, Eq. 5).
+    """Return ``mean_h relu(A ⊙ ∂y/∂A)``: weights that support the answer y (Chefer et al. 2021, Eq. 5).
 
-    The other tensor of generalised attention flow (Azarkhalili & Libbrecht 2025). Since ``∂y/∂A[q, k]`` is the product of
-    the value at k with the gradient of what the head gives at q, values count here too.
+    The other tensor of generalised attention flow (Azarkhalili & Libbrecht 2025). ``∂y/∂A[q, k]`` is the product of the
+    value at k with the gradient of the head's output at q, so values count here too.
     """
     return _each(trace, lambda layer: positive_product(layer.weights, _gradient(trace, layer)))
 
 
 def positive_gradient(weights: Tensor, gradient: Tensor) -> Tensor:
-    """`gradient` of one layer, of weights and ∂y/∂weights [..., head, query, key]: [..., query, key]."""
+    """Return `gradient` of one layer, from weights and ∂y/∂weights [..., head, query, key]: [..., query, key]."""
     return gradient.clamp(min=0).mean(-3) * (weights.amax(-3) > 0)
 
 
 def positive_product(weights: Tensor, gradient: Tensor) -> Tensor:
-    """`attention_gradient` of one layer, of weights and ∂y/∂weights [..., head, query, key]: [..., query, key]."""
+    """Return `attention_gradient` of one layer, from weights and ∂y/∂weights [..., head, query, key]: [..., query, key]."""
     return (weights * gradient).clamp(min=0).mean(-3)
 
 
 def value_norm(trace: Pass) -> Tensor:
-    """``‖Σ_h A^h[q, k]·f^h(x_k)‖``: the length of what is added along the edge (Kobayashi et al. 2020, Eq. 6)."""
+    """Return ``‖Σ_h A^h[q, k]·f^h(x_k)‖``: the length of what is added along the edge (Kobayashi et al. 2020, Eq. 6)."""
     return _each(trace, value_norm_of)
 
 
 def block_norm(trace: Pass) -> Tensor:
-    """``‖g(Σ_h A^h[q, k]·f^h(x_k) + [q = k]·x_q)‖``: the same with the residual connection, and the norm g if one follows.
+    """Return ``‖g(Σ_h A^h[q, k]·f^h(x_k) + [q = k]·x_q)‖``: `value_norm` with the residual connection and the norm g.
 
-    Kobayashi et al. 2021, section 3. Where the norm comes first (GPT-2, Llama) it is part of f, and g changes nothing.
+    Kobayashi et al. 2021, section 3. If the norm comes first (GPT-2, Llama) it is part of f, and g changes nothing.
     """
 
     def one(layer: Layer) -> Tensor:
@@ -99,20 +99,20 @@ def block_norm(trace: Pass) -> Tensor:
 
 
 def head_norm(trace: Pass) -> Tensor:
-    """``Σ_h A^h[q, k]·‖f^h(x_k)‖ + [q = k]·‖x_q‖``: the lengths of what each head adds, and of what was there.
+    """Return ``Σ_h A^h[q, k]·‖f^h(x_k)‖ + [q = k]·‖x_q‖``: the lengths of what each head adds, and of the state itself.
 
-    The sum of the lengths where `value_norm` takes the length of the sum: heads cannot cancel, and a scale for each head
-    and key is all there is to keep, so that these edges need no matrix (``memory="linear"``).
+    This is the sum of the lengths, whereas `value_norm` is the length of the sum: heads cannot cancel. Only one scale per
+    head and key has to be kept, so these edges need no matrix (``memory="linear"``).
     """
     return _each(trace, head_norm_of)
 
 
 def projection(trace: Pass) -> Tensor:
-    """``Σ_h A^h[q, k]·max(0, g_q·f^h(x_k)) + [q = k]·max(0, g_q·x_q)``: how far each part points to the whole.
+    """Return ``Σ_h A^h[q, k]·max(0, g_q·f^h(x_k)) + [q = k]·max(0, g_q·x_q)``: how far each part points to the whole.
 
-    g_q is the direction of y_q, what attention and the residual connection give together and `alti` compares with, of
-    length one; where a norm follows, parts pass it with its scale held constant. A part's share by its projection, in
-    place of ALTI's distance: heads are cut off at zero one by one, so that no matrix is needed (``memory="linear"``).
+    g_q is the unit vector of y_q, the sum of attention and residual connection, with which `alti` compares. If a norm
+    follows, parts pass it with its scale held constant. A part's share is its projection instead of ALTI's distance. Heads
+    are cut off at zero one by one, so no matrix is needed (``memory="linear"``).
     """
 
     def one(layer: Layer) -> Tensor:
@@ -127,10 +127,10 @@ def projection(trace: Pass) -> Tensor:
 
 
 def alti(trace: Pass) -> Tensor:
-    """``max(0, ‖y_q‖₁ - ‖y_q - T_q(x_k)‖₁)``, divided by its sum over k: how near a part comes to the whole.
+    """Return ``max(0, ‖y_q‖₁ - ‖y_q - T_q(x_k)‖₁)``, divided by its sum over k: how near a part comes to the whole.
 
-    T are the vectors of `block_norm`, y_q is what they and the biases add up to, the output of the attention sublayer
-    (Ferrando et al. 2022, Eq. 9 and 10).
+    T are the vectors of `block_norm`, and y_q is their sum with the biases, the output of the attention sublayer (Ferrando
+    et al. 2022, Eq. 9 and 10).
     """
 
     def one(layer: Layer) -> Tensor:
@@ -145,9 +145,9 @@ def alti(trace: Pass) -> Tensor:
 
 
 def value_zeroing(trace: Pass) -> Tensor:
-    """``1 - cos(x̃_q, x_q)``: how far the layer's output turns when the value at k is zero (Mohebbi et al. 2023, Eq. 3).
+    """Return ``1 - cos(x̃_q, x_q)``: how far the layer's output turns without the value at k (Mohebbi et al. 2023, Eq. 3).
 
-    The weights stay, and so does the rest of the layer: residual connection, norms and feed-forward network.
+    The weights and the rest of the layer stay: residual connection, norms and feed-forward network.
     """
 
     def one(layer: Layer) -> Tensor:
@@ -162,13 +162,13 @@ def value_zeroing(trace: Pass) -> Tensor:
         angles = torch.cat(turned).T  # [query, key]
         return torch.where(angles < rounding, 0, angles) * _visible(layer)
 
-    # two states that differ by the rounding of the model's numbers have no angle between them
+    # states that differ only by rounding have no angle between them
     rounding = 10 * torch.finfo(getattr(torch, str(trace.provenance["dtype"]))).eps ** 2
     return _each(trace, one)
 
 
 def answer(trace: Pass) -> Tensor:
-    """``relu(E)`` and, on the diagonal, what the residual connection carries, each row divided by its sum.
+    """Return ``relu(E)`` and, on the diagonal, what the residual connection carries, each row divided by its sum.
 
     E is what an edge carries to the answer's log-odds with attention, norm scales and gates held constant, signed
     (`signed_edges`); `attnflow.capture.frozen` defines it. The residual connection carries what the state below holds and
@@ -178,7 +178,7 @@ def answer(trace: Pass) -> Tensor:
 
 
 def evidence_graph(trace: Pass) -> Tensor:
-    """What speaks for the answer along every edge, in its log-odds: [layer, query, key], none negative.
+    """Return the support for the answer along every edge, in its log-odds: [layer, query, key], none negative.
 
     ``relu(E)``, and on the diagonal also what the residual connection carries.
     """
@@ -187,35 +187,35 @@ def evidence_graph(trace: Pass) -> Tensor:
 
 
 def positive_evidence(edges: Tensor, holds: Tensor) -> Tensor:
-    """`evidence_graph` of E [..., query, key] and of what the states below hold, [..., key]."""
+    """Return `evidence_graph` from E [..., query, key] and what the states below hold, [..., key]."""
     return edges.clamp(min=0) + torch.diag_embed((holds - edges.sum(-2)).clamp(min=0))
 
 
 def evidence_shares(graph: Tensor) -> Tensor:
-    """`answer` of an `evidence_graph` [..., query, key]."""
-    idle = graph.sum(-1) == 0  # carries nothing to the answer: its state stays where it is
+    """Return `answer` of an `evidence_graph` [..., query, key]."""
+    idle = graph.sum(-1) == 0  # a row that carries nothing to the answer keeps its state
     return rows(graph + torch.diag_embed(idle.to(graph.dtype)))
 
 
 def signed_edges(trace: Pass) -> Tensor:
-    """``E[layer, query, key]``, signed: what each edge carries to the answer's log-odds."""
+    """Return ``E[layer, query, key]``, signed: what each edge carries to the answer's log-odds."""
     return torch.stack(inside(trace).evidence.layers)
 
 
 def answer_rows(trace: Pass, queries: Sequence[int]) -> Tensor:
-    """``Σ_l Σ_{q in queries} E(l)[q, k]``: [key], signed: what these positions read, at all layers."""
+    """Return ``Σ_l Σ_{q in queries} E(l)[q, k]``: [key], signed: what these positions read, at all layers."""
     return signed_edges(trace)[:, list(queries)].sum((0, 1))
 
 
 def answer_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
-    """Signed parts [..., key] as shares: cut off at zero, ``left_out`` keys set to zero, divided by the sum."""
+    """Return signed parts [..., key] as shares: cut off at zero, ``left_out`` keys set to zero, divided by the sum."""
     return signed_shares(parts, left_out).clamp(min=0)
 
 
 def signed_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
-    """The same with nothing cut off: positive shares add up to one, negative ones are measured by the same sum.
+    """Return the same without the cut: positive shares add up to one, negative ones are divided by the same sum.
 
-    Where nothing speaks for the answer, there is no such sum, and the negative ones add up to -1.
+    If nothing supports the answer, the negative ones add up to -1.
 
     >>> signed_shares(torch.tensor([3.0, 1.0, -2.0])), signed_shares(torch.tensor([-3.0, -1.0]))
     (tensor([ 0.7500,  0.2500, -0.5000]), tensor([-0.7500, -0.2500]))
@@ -230,17 +230,17 @@ def signed_shares(parts: Tensor, left_out: Sequence[int] = ()) -> Tensor:
 def check_signed(signed: Signed) -> None:
     if signed not in (False, True, "shares"):
         raise InputError(
-            f'signed={signed!r}: expected False for shares of what speaks for the answer, "shares" for these with what '
-            "speaks against it, or True for parts of the log-odds"
+            f'signed={signed!r}: expected False for shares of what supports the answer, "shares" to include what counts '
+            "against it, or True for parts of the log-odds"
         )
 
 
 def answer_values(
     parts: Tensor, causal: bool, gap: float, provenance: Mapping[str, Any], signed: Signed
 ) -> tuple[Tensor, dict[str, str]]:
-    """Parts [key] of an answer's log-odds as they are shown, and what speaks against reading them.
+    """Return parts [key] of an answer's log-odds as they are shown, and the notes on them.
 
-    Of a model that looks back only, the first token is left out of the shares. gap: how far the parts are from their sum.
+    The shares leave out the first token of a causal model. gap: how far the parts are from their sum.
     signed: as in `attnflow.Trace.answer_rows`.
     """
     check_signed(signed)
@@ -256,10 +256,10 @@ def answer_values(
 def evidence_sums(
     method: str, parts: Tensor, log_odds: float, constants: float, gap: float, causal: bool
 ) -> dict[str, float]:
-    """What signed parts [key] and constants add up to.
+    """Return what signed parts [key] and constants add up to.
 
-    What one position of an encoder reads is not all: "elsewhere" is what other positions give to the answer, and what it
-    holds of its own.
+    What one position of an encoder reads is not everything: "elsewhere" is what other positions give to the answer, and
+    what the position holds itself.
     """
     sums = {"log_odds": log_odds, "constants": constants, "gap": gap}
     if method == METHOD and not causal:
@@ -268,7 +268,7 @@ def evidence_sums(
 
 
 def values_named(signed: Signed, provenance: Mapping[str, Any]) -> dict[str, str]:
-    """What values are, for the provenance: shares, or parts of the log-odds, or of the score of a model with one."""
+    """Return what values are, for the provenance: shares, or parts of the log-odds, or of the score of a model with one."""
     if signed == "shares":
         return {"values": "signed shares"}
     return {"values": _measured(provenance) if signed else "shares"}
@@ -279,14 +279,14 @@ def _measured(provenance: Mapping[str, Any]) -> str:
 
 
 def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:
-    """`Trace.gather` as a tensor [input]."""
+    """Return `Trace.gather` as a tensor [input]."""
     check_gather_field(receptive_field)
     if trace.inside is None and trace.provenance.get("unit") == "word":
-        raise InputError("gather is about tokens: call it before words(), which keeps the graph alone")
+        raise InputError("gather needs tokens: call it before words(), which keeps only the graph")
     seen, name = inside(trace), str(trace.provenance.get("edges"))
     if seen.answer is None or not EDGES[name].gradient:
         raise InputError(
-            "gather adds up what edges carry to the answer, and these edges are about no answer: trace with "
+            "gather adds up what edges carry to the answer, and these edges are not about an answer: trace with "
             'edges="answer", "attention-gradient" or "gradient"'
         )
     if name == "answer":
@@ -302,11 +302,11 @@ def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tenso
 
 def check_gather_field(receptive_field: str | None) -> None:
     if receptive_field not in (None, "layer"):
-        raise InputError(f"receptive_field={receptive_field!r}: of gather, expected 'layer' or None")
+        raise InputError(f"receptive_field={receptive_field!r}: for gather, expected 'layer' or None")
 
 
 def gather_residual(layers: int, residual: float | None) -> float:
-    """The weight of the residual connection in `Trace.gather`: as given, or ``1 - 2 / layers``."""
+    """Return the weight of the residual connection in `Trace.gather`: as given, or ``1 - 2 / layers``."""
     share = max(0.0, 1 - 2 / layers) if residual is None else residual
     check_residual(share)
     return float(share)
@@ -318,11 +318,11 @@ def gathered_down(
     residual: float,
     receptive_field: str | None,
 ) -> Tensor:
-    """``Σ_l Σ_k carried(l)[k] · Ã(l-1)[k, t]`` as `Trace.gather` defines it, [..., input], of one text or of many.
+    """Return ``Σ_l Σ_k carried(l)[k] · Ã(l-1)[k, t]`` as in `Trace.gather`, [..., input], for one text or many.
 
-    By Horner's rule from the top layer down, ``s = (1 - residual)·Aᵀ·s + residual·s + carried``, so that layers are never
-    multiplied with one another. carried: ``Σ_q E`` of each layer, [..., key]. attention: [..., query, key] of each, heads
-    reduced; the row of a query that a text does not have is zero, and then the query counts nowhere.
+    It uses Horner's rule from the top layer down, ``s = (1 - residual)·Aᵀ·s + residual·s + carried``, so that layers are
+    never multiplied with one another. carried: ``Σ_q E`` of each layer, [..., key]. attention: [..., query, key] of each
+    layer, heads reduced; a row of zeros for a query that a text does not have makes the query count nowhere.
     """
     state: Tensor | None = None
     for sums, weights in zip(reversed(carried), reversed(attention), strict=True):
@@ -360,11 +360,11 @@ OF_LAYERS: dict[str, Callable[[Layer], Tensor]] = {
     "value-norm": value_norm_of,
     "head-norm": head_norm_of,
 }
-"""Edges that one layer gives by itself, without gradients, of one text or of a batch: [..., query, key]."""
+"""Edges that one layer gives on its own, without gradients, for one text or a batch: [..., query, key]."""
 
 
 def rows(weights: Tensor) -> Tensor:
-    """Each row divided by its sum; a row of zeros stays."""
+    """Return each row divided by its sum; a row of zeros stays."""
     total = weights.sum(-1, keepdim=True)
     return weights / torch.where(total == 0, 1, total)
 
@@ -377,7 +377,7 @@ def _layers(trace: Pass) -> tuple[Layer, ...]:
     layers = inside(trace).layers
     if not layers:
         raise InputError(
-            'this trace kept answer edges alone: trace the text with edges="mean", or with the edges that you want'
+            'this trace kept only answer edges: trace the text with edges="mean", or with the edges that you want'
         )
     return layers
 
@@ -385,8 +385,8 @@ def _layers(trace: Pass) -> tuple[Layer, ...]:
 def inside(trace: Pass) -> Inside:
     if trace.inside is None:
         raise InputError(
-            'this trace kept nothing but weights: trace the text with edges="mean", or with the edges that you want; '
-            "words() comes last"
+            'this trace kept only weights: trace the text with edges="mean", or with the edges that you want; call words() '
+            "last"
         )
     return trace.inside
 
@@ -399,7 +399,7 @@ def _gradient(trace: Pass, layer: Layer) -> Tensor:
 
 def _sublayer(layer: Layer) -> Sublayer:
     if isinstance(layer.sublayer, str):
-        instead = 'edges="effective", "attention-gradient" and "value-zeroing", for example, do without'
+        instead = 'edges="effective", "attention-gradient" and "value-zeroing", for example, do not need this'
         raise refused(layer.sublayer, instead)
     return layer.sublayer
 
@@ -409,40 +409,40 @@ def _visible(layer: Layer) -> Tensor:
 
 
 def _effective(layer: Layer) -> Tensor:
-    """A⊥ of every head: [head, query, key]."""
-    # small matrices, for which a GPU is the slower place
+    """Return A⊥ of every head: [head, query, key]."""
+    # these matrices are small, and a GPU would be slower
     weights, values, sees = layer.weights.double().cpu().clone(), layer.values.double().cpu(), _visible(layer).cpu()
     if bool(sees.all()):
         return _outside(weights, values).to(layer.weights.device)
     size = torch.linalg.svdvals(values)
     if values.shape[1] > values.shape[2] or bool((size[:, -1] <= ZERO * size[:, 0]).any()):
-        for q in range(weights.shape[1]):  # where all values are independent, no part of them is not
+        for q in range(weights.shape[1]):  # independent values have no null space
             keys = sees[q].nonzero().flatten()
             weights[:, q, keys] = _outside(weights[:, q : q + 1, keys], values[:, keys])[:, 0]
     return weights.to(layer.weights.device)
 
 
 def _outside(weights: Tensor, values: Tensor) -> Tensor:
-    """[head, query, key], projected on the columns of the values [head, key, size]."""
+    """Return [head, query, key], projected on the columns of the values [head, key, size]."""
     left, size, _ = torch.linalg.svd(values, full_matrices=False)
     left = left * (size > ZERO * size[:, :1])[:, None]
     return (weights @ left) @ left.mT
 
 
 def _added(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor]]:
-    """``Σ_h A^h[q, k]·f^h(x_k)``: [..., query, key, width], some queries at a time."""
+    """Yield ``Σ_h A^h[q, k]·f^h(x_k)``: [..., query, key, width], some queries at a time."""
     f = layer.values @ sublayer.projection  # [..., head, key, width]
     heads, queries = layer.weights.shape[-3:-1]
     step = max(1, VECTORS * heads // f.numel())
     for start in range(0, queries, step):
         stop = min(start + step, queries)
-        # one product [query, head] · [head, width] a key
+        # one product [query, head] · [head, width] per key
         vectors = torch.matmul(layer.weights[..., start:stop, :].transpose(-3, -1), f.transpose(-3, -2))
         yield start, stop, vectors.transpose(-3, -2)
 
 
 def _passed(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor]]:
-    """``g(Σ_h A^h[q, k]·f^h(x_k) + [q = k]·x_q)``."""
+    """Yield ``g(Σ_h A^h[q, k]·f^h(x_k) + [q = k]·x_q)``."""
     for start, stop, vectors in _added(layer, sublayer):
         own = torch.arange(start, stop, device=vectors.device)
         vectors[own - start, own] += layer.states[own]
@@ -451,11 +451,11 @@ def _passed(layer: Layer, sublayer: Sublayer) -> Iterator[tuple[int, int, Tensor
 
 @dataclass(frozen=True)
 class Edges:
-    """function: from a pass to weights. about: what they are, in a line. normalize: how they are put into a graph by
-    default.
+    """A kind of edge. function: from a pass to weights. about: one line that describes them. normalize: how they are put
+    into a graph by default.
 
-    gradient: whether they need the gradient of the answer. whole: whether the residual connection is in the weights
-    already, so that none is added.
+    gradient: whether they need the gradient of the answer. whole: whether the weights already contain the residual
+    connection, so that none is added.
     """
 
     function: Callable[[Pass], Tensor]
@@ -475,7 +475,7 @@ EDGES: dict[str, Edges] = {
     ),
     "value-norm": Edges(value_norm, "the length of attention times the projected value, over all heads"),
     "block-norm": Edges(
-        block_norm, "that length with the residual connection, and after the norm where it comes last", whole=True
+        block_norm, "that length with the residual connection, and after the norm if it comes last", whole=True
     ),
     "head-norm": Edges(
         head_norm, "the lengths of what each head adds, and of the state itself for the residual connection", whole=True
@@ -486,10 +486,10 @@ EDGES: dict[str, Edges] = {
     "alti": Edges(alti, "how much closer to the layer's output the vector of block-norm comes, as a share", whole=True),
     "answer": Edges(
         answer,
-        "what it carries to the answer's log-odds, attention, norms and gates held constant",
+        "what it carries to the answer's log-odds, with attention, norms and gates held constant",
         gradient=True,
         whole=True,
     ),
     "value-zeroing": Edges(value_zeroing, "how far the layer's output turns (1 − cosine) without the value"),
 }
-"""All kinds of edges, by the names that users give. A new one is a function above and a line here."""
+"""All kinds of edges, by name. A new one is a function above and a line here."""

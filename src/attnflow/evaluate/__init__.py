@@ -1,4 +1,4 @@
-"""Which method to believe: how well a method ranks tokens as their importance does, and what deleting tokens says.
+"""Evaluation of methods: how well a method ranks tokens by importance, and what deleting tokens shows.
 
 evaluate   a model and labelled texts -> rank correlations with means, intervals and paired tests
 spearman   one rank correlation

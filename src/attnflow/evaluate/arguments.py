@@ -1,4 +1,4 @@
-"""Checks of arguments, and which texts can be evaluated on."""
+"""Checks of arguments, and which texts can be evaluated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnflow.errors import InputError
+from attnflow.errors import InputError, a_type
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -33,9 +33,9 @@ def whole_number(name: str, value: int, least: int) -> None:
 
 
 def readable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[int], list[list[int]], Counter[str]]:
-    """The numbers of the texts that the model can read, the token ids of each, and why it cannot read others."""
+    """Return the numbers of the texts that the model can read, their token ids, and why it cannot read the others."""
     if isinstance(texts, str) or not isinstance(texts, Sequence):
-        raise InputError(f"texts is a {type(texts).__name__}: expected a list of texts")
+        raise InputError(f"texts is {a_type(texts)}: expected a list of texts")
     excluded: Counter[str] = Counter()
     numbers, ids = [], []
     limit = model.limit()
@@ -54,7 +54,7 @@ def readable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[i
 
 def none_left(excluded: Mapping[str, int], least: str) -> InputError:
     reasons = "; ".join(f"{count} {why}" for why, count in excluded.items()) or "none was given"
-    return InputError(f"there is no text to evaluate on ({reasons}): expected at least {least}")
+    return InputError(f"there is no text to evaluate ({reasons}): expected at least {least}")
 
 
 def _token_ids(model: Model, text: Any, number: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The small grid: raw attention, rollout and flow at every layer, by their rank correlation with importance."""
+"""The rank correlation of raw attention, rollout and flow with importance, at every layer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ SAME_IMPORTANCE, SAME_ATTENTION = "importance the same for all tokens", "attenti
 class TextScores:
     """One text: ``views[view, layer, input]`` and ``importance[importance, input]``.
 
-    special: which inputs are special tokens. own: the position that answers, where the model looks back only; it is not
-    ranked. label, predicted: the true class, where there is one, and the model's.
+    special: which inputs are special tokens.
+    own: the position that answers, if the model is causal; it is not ranked.
+    label, predicted: the true class, if known, and the model's.
     """
 
     views: Floats
@@ -46,7 +47,7 @@ class TextScores:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """All texts, scored; `summarize` ranks and compares. excluded: why texts were left out, and how many."""
+    """The scores of all texts; `summarize` ranks and compares. excluded: why texts were left out, and how many."""
 
     texts: tuple[TextScores, ...]
     importances: tuple[str, ...]
@@ -79,16 +80,17 @@ def evaluate(
     seed: int = 0,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Spearman's rank correlation of each view with each importance, within every text, and what that comes to over all.
+    """Compute Spearman's rank correlation of each view with each importance within every text, and summarize them.
 
     texts, labels, options: as in `attnflow.evaluate.correlation.measure`.
-    special: whether special tokens are among those ranked. ties: "mean", or "authors" as in `spearman`.
+    special: whether special tokens are ranked too.
+    ties: "mean", or "authors" as in `spearman`.
     resamples, seed: of the bootstrap.
 
-    `Evaluation.cell(importance, view, layer)` is one mean; `show` prints all, `save` writes them.
+    `Evaluation.cell(importance, view, layer)` is one mean; `show` prints all of them, `save` writes them.
     """
     one_of(ties, TIES, "ties")
-    needs_scipy()  # before anything is measured in vain
+    needs_scipy()  # fail early
     scores = measure(model, texts, labels, **options)
     return summarize(scores, special=special, ties=ties, resamples=resamples, seed=seed)
 
@@ -106,16 +108,19 @@ def measure(
     truncate: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Scores:
-    """Every view and every importance of every text.
+    """Compute every view and every importance of every text.
 
-    texts: as `Model.trace` takes them. labels: the true class of each, by name or number; None where there is none.
-    importance: "blank-out", "gradient", "integrated-gradients", "shapley"; or a dict from these to their options, in which
-        "method" may name one of the four under a key of its own.
-    explain: the answer that importance is of: "true", the label where there is one; or "predicted", the model's own.
-    row: "answer" takes the row of the position that answers ([CLS], the mask, the last token); "max" the largest over all
-        rows, as the paper's code did for DistilBERT.
-    signed: importance as it is, with tokens that speak against the answer last; by default its size alone counts.
-    truncate: cut long texts; otherwise they are left out, and counted. say: receives lines about progress.
+    texts: as `Model.trace` takes them.
+    labels: the true class of each text, by name or number; None if there is none.
+    importance: "blank-out", "gradient", "integrated-gradients", "shapley"; or a dict from these to their options, in
+        which "method" may name one of the four under another key.
+    explain: which answer importance is about: "true", the label if there is one; or "predicted", the model's own.
+    row: "answer" takes the row of the position that answers ([CLS], the mask, the last token); "max" takes the maximum
+        over all rows, as the paper's code did for DistilBERT.
+    signed: keep the sign of importance, so that tokens that count against the answer come last; by default only its
+        size counts.
+    truncate: cut long texts; otherwise they are left out and counted.
+    say: called with lines about progress.
     """
     options = options_of(importance)
     some_of(views, VIEWS, "views")
@@ -172,20 +177,22 @@ def summarize(
     resamples: int = 5000,
     seed: int = 0,
 ) -> Evaluation:
-    """Rank correlations within each text, as an evaluation of views at every layer by importances.
+    """Summarize rank correlations within each text as an evaluation of views at every layer.
 
-    importances: which of those measured; all by default. special: whether special tokens are among those ranked.
-    ties: as in `spearman`. resamples, seed: of the bootstrap.
+    importances: which of those measured; all by default.
+    special: whether special tokens are ranked too.
+    ties: as in `spearman`.
+    resamples, seed: of the bootstrap.
 
-    A text without a correlation (one token, scores all equal) counts in no mean; cells say how many there were, and why.
+    A text without a correlation (one token, equal scores) is in no mean; cells say how many there were, and why.
     """
     one_of(ties, TIES, "ties")
     names = list(scores.importances if importances is None else importances)
     some_of(names, scores.importances, "importances")
     which = [scores.importances.index(name) for name in names]
     layers = scores.texts[0].views.shape[1]
-    count = len(scores.views) * layers  # of methods: views at layers
-    rows = []  # of each text [method and importance, token]
+    count = len(scores.views) * layers  # methods: views at layers
+    rows = []  # one per text, [method and importance, token]
     for text in scores.texts:
         keep = np.array([(special or not mark) and i != text.own for i, mark in enumerate(text.special)])
         rows.append(np.concatenate([text.views.reshape(count, -1), text.importance[which]])[:, keep])
@@ -230,7 +237,10 @@ def _label_name(scores: Scores, label: int | str) -> str:
 def _notes(scores: Scores, present: set[str]) -> Iterator[str]:
     unknown, tokens = scores.provenance["unknown"], scores.provenance["tokens"]
     if unknown:
-        yield f"{unknown} of {tokens} tokens are unknown to the model: to blank one by the unknown token changes nothing"
+        yield (
+            f"{unknown} of {tokens} tokens are unknown to the model: blanking them with the unknown token changes "
+            "nothing"
+        )
     if present:
         for name in scores.labels.values():
             if name not in present:

@@ -1,4 +1,4 @@
-"""Deletion curves: what becomes of the answer when the tokens that a method ranks first go, or when they alone stay."""
+"""Deletion curves: how the answer changes when the tokens that a method ranks first are deleted, or alone kept."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ STEPS = 10
 DELETIONS = ("mask", "unk", "remove")
 
 RATIONALE = 0.2
-"""The share of the tokens that count as a method's rationale."""
+"""The fraction of tokens that form a method's rationale."""
 
 LEAST = 1e-12
-"""Probabilities below this are taken for it before a logarithm is taken of them."""
+"""Probabilities are clipped to this before taking logarithms."""
 
 METRICS = {
     "comprehensiveness": "higher",
@@ -39,31 +39,31 @@ METRICS = {
     "deletion-area": "lower",
     "insertion-area": "higher",
 }
-"""Which way each is better."""
+"""Whether higher or lower values are better."""
 
 
 def content(question: Question, causal: bool = False) -> Positions:
-    """The positions that can be deleted: all but special tokens and the position that answers.
+    """Return the positions that can be deleted: all but special tokens and the position that answers.
 
-    That is the mask of a masked language model, the one position that a class is read at, and the last token of a decoder:
-    without it another position answers, and nearly any answer is gone, whatever the other tokens do.
+    The latter is the mask of a masked language model, the single position that a class is read at, or the last token of
+    a decoder. Without it another position answers, and nearly any answer is lost, whatever the other tokens do.
 
-    causal: whether the model looks back only, so that the class of a whole text is read at its last token.
+    causal: whether the model is causal, so that the class of a whole text is read at its last token.
     """
     free = ~np.array(question.encoded.special, bool)
     if question.place is not None or causal:
         free[-1 if question.place is None else question.place] = False
-    if question.kind == "masked token":  # other masks of the text are no tokens of it either
+    if question.kind == "masked token":  # other masks are not tokens of the text either
         ids = question.tensors["input_ids"][0]
         free &= (ids != ids[question.place]).cpu().numpy()
     return np.flatnonzero(free)
 
 
 def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any], list[list[int]], Counter[str]]:
-    """The texts with two tokens or more to rank, the token ids of each, and why others are left out."""
+    """Return the texts with at least two tokens to rank, their token ids, and why the others are left out."""
     numbers, all_ids, excluded = readable(model, texts, truncate)
     tokenizer: Any = model.tokenizer
-    # a mask is the question, not one of the tokens that answer it; an unknown token stands for a word
+    # a mask is the question, not a token that answers it; an unknown token counts as a word
     mask = getattr(tokenizer, "mask_token_id", None)
     outside = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)} | {mask}
     place = getattr(model.config, "prediction_position", None)
@@ -74,7 +74,7 @@ def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[A
     used, ids = [], []
     for number, own in zip(numbers, all_ids, strict=True):
         free = [i not in outside for i in own]
-        if place is not None:  # as `content` has it
+        if place is not None:  # as in `content`
             free[place % len(free)] = False
         if fills_masks and mask not in own:
             excluded[f"no {tokenizer.mask_token} in it"] += 1
@@ -87,10 +87,10 @@ def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[A
 
 
 def orders(scores: Floats, seed: int) -> Positions:
-    """The ranking of each method, most important first, from ``scores[method, token]`` over the content tokens of a text.
+    """Return the ranking of each method, most important first, from ``scores[method, token]`` over content tokens.
 
     Scores that agree to nine digits tie, as in `ranks`. One random permutation from the seed breaks the ties of all
-    methods, so that none gains from the order in which tokens stand, and equal scores give equal rankings. A method without
+    methods, so that no method gains from the order of tokens, and equal scores give equal rankings. A method without
     scores (NaN) has no ranking: its row is -1.
 
     >>> orders(np.array([[0.1, 0.7, 0.2], [3.0, 2.0, 1.0], [np.nan] * 3]), seed=0).tolist()
@@ -113,34 +113,33 @@ def curves(
     places: Sequence[Positions] | None = None,
     progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> list[Floats]:
-    """For each question the probability of its answer, ``[method, 2, steps + 1]``.
+    """Return for each question the probability of its answer, ``[method, 2, steps + 1]``.
 
-    ``[.., 0, s]`` is without the ``⌈s·m/steps⌉`` most important of the m content tokens, ``[.., 1, s]`` with only those of
-    them. What is not content always stays.
+    ``[.., 0, s]`` is without the ``⌈s·m/steps⌉`` most important of the m content tokens, ``[.., 1, s]`` with only
+    those. All other positions always stay.
 
-    questions: from `attnflow.importance.question.questions`; their answer is explained, whether or not it stays the
+    questions: from `attnflow.importance.question.questions`; their answer is explained even if it does not stay the
         likeliest.
     rankings: for each question ``[method, token]`` from `orders`. A row of -1 gives a curve of NaN.
-    by: "mask" or "unk" puts that token in the place of each that is deleted; "remove" takes it out, so that what is right
-        of it moves up.
-    places: for each question the positions that its rankings are of; `content` by default.
-    progress: called after every batch with how many texts with deletions are done and how many there are; what it raises
-        stops the work.
+    by: "mask" or "unk" replaces each deleted token by that token; "remove" takes it out, and the rest moves up.
+    places: for each question the positions that its rankings cover; `content` by default.
+    progress: called after every batch with the number of finished texts with deletions and their total; if it raises,
+        the work stops.
 
-    A text without special tokens would be empty once all is removed, and models cannot run on nothing: then one token
-    stays, the least important without the others, the most important where none is kept. For a model that answers with one
-    number, the number takes the place of the probability.
+    A text without special tokens would become empty, and models cannot run on nothing. Then one token stays: the least
+    important one when all are deleted, the most important one when none is kept. For a model that answers with one
+    number, that number takes the place of the probability.
 
-    Methods often delete the same tokens: each set of a text runs once, and the whole text not again.
+    Methods often delete the same tokens. Each set of tokens of a text runs once, and the whole text is not repeated.
     """
     token = blank_id(model, by)
     whole_number("steps", steps, 1)
     if len(rankings) != len(questions):
         raise InputError(f"{len(rankings)} rankings for {len(questions)} questions: expected one for each")
     rows: list[Tensors] = []
-    of: list[tuple[int, int, int]] = []  # question, set and the position that answers, of each row
-    chances: list[Floats] = []  # of every set of a question
-    sets: list[Positions] = []  # which of them stands at [method, 2, step]
+    of: list[tuple[int, int, int]] = []  # question, set and answering position of each row
+    chances: list[Floats] = []  # one per set of a question
+    sets: list[Positions] = []  # which set belongs to [method, 2, step]
     for number, (question, ranking) in enumerate(zip(questions, rankings, strict=True)):
         free = content(question) if places is None else places[number]
         stays = _stays(question.length, free, _checked(ranking, len(free), number), steps, token is None)
@@ -154,10 +153,10 @@ def curves(
     progress(count, len(rows))
     for at, logits in outputs(model, rows):
         numbers, members, answering = zip(*(of[r] for r in at), strict=True)
-        if questions[0].place is not None:  # of a decoder, the last position may be the only one that was computed
+        if questions[0].place is not None:  # a decoder may have computed only its last position
             logits = logits[torch.arange(len(at)), torch.tensor(answering).clamp(max=logits.shape[1] - 1)]
         chosen = torch.tensor([questions[number].chosen for number in numbers])
-        # on the model's device: a language model gives tens of thousands of numbers, of which one counts
+        # on the model's device: a language model returns tens of thousands of numbers, and one is needed
         left = score(model, questions[0].kind, logits.double(), chosen, None, "probability").cpu().numpy()
         for number, k, p in zip(numbers, members, left, strict=True):
             chances[number][k] = p
@@ -170,23 +169,23 @@ def curves(
 
 
 def metrics(curve: Floats, chance: Floats | float, kind: str = "class") -> dict[str, Floats]:
-    """What the curves ``[…, 2, steps + 1]`` of `curves` come to: one number for each, by the names of `METRICS`.
+    """Compute metrics from the curves ``[…, 2, steps + 1]`` of `curves`: one number each, by the names of `METRICS`.
 
-    chance: p(y | x), the probability of the answer of the whole text, in the shape of the axes before the last two or one
-        that goes with it. kind: of the question.
+    chance: p(y | x), the probability of the answer for the whole text; broadcast to the axes before the last two.
+    kind: of the question.
 
     With ``d(s)`` the probability without the first s/steps tokens, ``k(s)`` with only those, and S the steps:
 
     | name | formula | after | better |
     |---|---|---|---|
-    | comprehensiveness | p - d(r), r the step next to 20 % of the tokens | DeYoung et al. 2020 | higher |
+    | comprehensiveness | p - d(r), r the step nearest to 20 % of the tokens | DeYoung et al. 2020 | higher |
     | sufficiency | p - k(r) | DeYoung et al. 2020 | lower |
     | aopc | Σ_{s=1..S} (p - d(s)) / S | Samek et al. 2017, who divide by S + 1 | higher |
     | log-odds | Σ_{s=1..H} log(d(s) / p) / H, H = ⌊S/2⌋, probabilities of at least 1e-12 | Shrikumar et al. 2017; Chen et al. 2020 | lower |
     | deletion-area | under d over [0, 1], by trapezoids | Petsiuk et al. 2018 | lower |
     | insertion-area | under k over [0, 1], by trapezoids | Petsiuk et al. 2018 | higher |
 
-    The answer of kind "score" is no probability: log-odds are NaN then, and all else is in units of the score.
+    An answer of kind "score" is not a probability: its log-odds are NaN, and everything else is in units of the score.
 
     >>> falls = np.array([[0.9, 0.7, 0.5, 0.3, 0.1, 0.1], [0.1, 0.8, 0.9, 0.9, 0.9, 0.9]])
     >>> {name: round(float(value), 3) for name, value in metrics(falls, 0.9).items()}
@@ -195,8 +194,8 @@ def metrics(curve: Floats, chance: Floats | float, kind: str = "class") -> dict[
     curve = np.asarray(curve, np.float64)
     if curve.ndim < 2 or curve.shape[-2] != 2 or curve.shape[-1] < 4:
         raise InputError(
-            f"curve has shape {curve.shape}: expected [..., 2, steps + 1] with at least 3 steps, so that one lies near "
-            f"{RATIONALE:.0%} of the tokens"
+            f"curve has shape {curve.shape}: expected [..., 2, steps + 1] with at least 3 steps, so that one is near "
+            f"{100 * RATIONALE:.0f} % of the tokens"
         )
     steps = curve.shape[-1] - 1
     whole = np.broadcast_to(np.asarray(chance, np.float64), curve.shape[:-2])
@@ -233,7 +232,7 @@ def _missing(ranking: Positions) -> NDArray[np.bool_]:
 
 
 def _stays(length: int, free: Positions, ranking: Positions, steps: int, remove: bool) -> NDArray[np.bool_]:
-    """Which positions are left: ``[method, 2, step, position]``; all where there is no ranking, so that nothing runs."""
+    """Return which positions are kept, ``[method, 2, step, position]``; all of them if there is no ranking."""
     m = len(free)
     counts = -(np.arange(steps + 1) * -m // steps)[:, None]  # ⌈s·m/steps⌉ in whole numbers
     nothing_else = remove and m == length
@@ -256,7 +255,7 @@ def _only(tensors: Tensors, stays: NDArray[np.bool_], token: int | None) -> Tens
 
 
 def _place(question: Question, stays: NDArray[np.bool_], token: int | None) -> int:
-    """Where the answer is read: at the last position left up to that of the whole text; 0 where the text itself answers."""
+    """Return where the answer is read: the last kept position up to that of the whole text; 0 if the text answers."""
     if question.place is None:
         return 0
     return question.place if token is not None else int(stays[: question.place + 1].sum()) - 1

@@ -1,4 +1,4 @@
-"""Evaluation: every method on every text by every metric; it counts, tests, shows and saves itself."""
+"""The results of every method on every text by every metric, with statistics, tables and files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 DIGITS = 6
 SIDES = ("deleted", "kept")
-"""Of a curve."""
+"""The two sides of a curve."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method by one metric: mean and standard deviation over n samples, and why others have no value.
+    """One method by one metric: mean and standard deviation over n samples, and why other samples have no value.
 
-    layer: counted from 0; None in a grid, which is about the last one.
+    layer: from 0; None in a grid, which uses the last layer.
     """
 
     metric: str
@@ -47,11 +47,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two methods by one metric: the mean of their differences, first minus second, sample by sample.
+    """Two methods by one metric: the mean of their differences, first minus second, over samples.
 
-    about: what the two differ in, see `attnflow.evaluate.ranking.pairs`. effect: the matched-pairs rank-biserial
-    correlation, positive where the first is better. p: of Wilcoxon's signed-rank test; adjusted: after Holm's correction,
-    in a grid for all comparisons about the same thing on this metric, otherwise for all of the evaluation.
+    about: what the two differ in, see `attnflow.evaluate.ranking.pairs`.
+    effect: the matched-pairs rank-biserial correlation, positive if the first is better.
+    p: of Wilcoxon's signed-rank test.
+    adjusted: p after Holm's correction; in a grid for all comparisons about the same thing by this metric, otherwise
+        for all comparisons.
     """
 
     metric: str
@@ -68,20 +70,23 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """Every method on every text by every metric, with NaN where there is no value.
+    """Every method on every text by every metric, with NaN for missing values.
 
-    methods: each a mapping with name, kind ("paper", "edges", "importance" or "baseline"), edges, normalize, propagation
-        and receptive_field, the last four None where they do not apply.
+    methods: each a mapping with name, kind ("paper", "edges", "importance" or "baseline"), edges, normalize,
+        propagation and receptive_field; the last four are None if they do not apply.
     metrics: from a name ("blank-out", "comprehensiveness (mask)") to "higher" or "lower", whichever is better.
     values: ``[sample, method, metric]``; a method's correlation with itself is NaN.
     agreement: ``[method, method]``, the mean rank correlation over samples.
-    layers: how many layers each propagation is measured at: the methods are ``[propagation, layer]`` then. None in a grid.
+    layers: the number of layers each propagation is measured at: the methods are then ``[propagation, layer]``. None in
+        a grid.
     curves: from a deletion ("mask", "unk", "remove") to probabilities ``[sample, method, deleted or kept, step]``.
-    sanity: from a level of randomisation ("head", "upper half", "all") to ``[sample, method]``, the rank correlation with
-        the scores of the real model.
-    seconds: ``[sample, method]``; pass_seconds: ``[sample]``, of one forward and backward pass.
+    sanity: from a level of randomisation ("head", "upper half", "all") to ``[sample, method]``, the rank correlation
+        with the scores of the real model.
+    seconds: ``[sample, method]``.
+    pass_seconds: ``[sample]``, for one forward and backward pass.
     without: by the numbers of a method and a metric, why samples have no value, and how many.
-    accuracy: of the model on these texts, where there are labels. notes: what a reader must know besides.
+    accuracy: of the model on these texts, if there are labels.
+    notes: other things that a reader must know.
     resamples, seed: of the bootstrap.
     """
 
@@ -103,9 +108,10 @@ class Evaluation:
 
     @property
     def recommendation(self) -> str | None:
-        """Which method to use on these texts, or why nobody can tell, in one sentence; see `attnflow.evaluate.recommend`.
+        """One sentence that says which method to use on these texts, or why that is undecided.
 
-        None of an evaluation of layers, and of a grid without deletion and blank-out, or without methods or baselines.
+        See `attnflow.evaluate.recommend`. None for an evaluation of layers, and for a grid without deletion and
+        blank-out, or without methods or baselines.
         """
         return None if self._recommendation is None else self._recommendation.sentence
 
@@ -124,7 +130,7 @@ class Evaluation:
 
     @property
     def _times(self) -> tuple[Floats, Floats]:
-        """Seconds and passes of the model, ``[sample, method]``, NaN where they were not measured."""
+        """Return seconds and passes of the model, ``[sample, method]``, NaN if they were not measured."""
         unknown = np.full(self.values.shape[:2], np.nan)
         seconds = unknown if self.seconds is None else self.seconds
         return seconds, unknown if self.pass_seconds is None else seconds / self.pass_seconds[:, None]
@@ -151,20 +157,20 @@ class Evaluation:
 
     @property
     def correlations(self) -> Floats:
-        """``[sample, importance, view, layer]``, NaN where there is none."""
+        """``[sample, importance, view, layer]``, NaN for missing values."""
         own = np.moveaxis(self.values[:, :, : len(self.importances)], 2, 1)
         return own.reshape(*own.shape[:2], -1, self.layers or 1)
 
     def cell(self, metric: str, method: str, layer: int | None = None) -> Cell:
-        """layer: counted from 0; None in a grid."""
+        """Return one cell. layer: from 0; None in a grid."""
         for cell in self.cells:
             if (cell.metric, cell.method, cell.layer) == (metric, method, layer):
                 return cell
-        raise InputError(f"no cell of {metric!r}, {method!r} at layer {layer}")
+        raise InputError(f"there is no cell {metric!r}, {method!r} at layer {layer}")
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """One for each metric and method."""
+        """One cell for each metric and method."""
         cells = []
         for k, m, column, mean in self._columns(self.values):
             there = column[np.isfinite(column)]
@@ -175,7 +181,7 @@ class Evaluation:
 
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """For each metric those of `ranking.pairs`; with layers, every two methods at every layer."""
+        """The comparisons of `ranking.pairs` for each metric; with layers, of every two methods at every layer."""
         needs_scipy()
         pairs = list(self._layer_pairs() if self.layers else ranking.pairs(self.methods))
         if not pairs:
@@ -203,9 +209,9 @@ class Evaluation:
         )  # fmt: skip
 
     def _columns(self, table: Floats) -> Iterator[tuple[int, int, Floats, Interval | None]]:
-        """Of ``table[sample, number, metric]`` each column with its metric, number and interval, metric by metric.
+        """Yield each column of ``table[sample, number, metric]`` with its metric, number and interval, by metric.
 
-        One call of `intervals` a metric bounds the memory of a grid; the few columns of layers go together.
+        `intervals` is called once per metric to bound the memory of a grid; the few columns of layers go together.
         """
         every = list(range(len(self.metrics)))
         for metrics in [every] if self.layers else [[k] for k in every]:
@@ -232,20 +238,21 @@ class Evaluation:
 
     @property
     def _up(self) -> list[float]:
-        """Of each metric the factor with which more is better."""
+        """For each metric the factor that makes higher better."""
         return [1.0 if way == "higher" else -1.0 for way in self.metrics.values()]
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """All that tables, files and the page of a grid tell, as JSON holds it: floats of six digits, null for no value.
+        """Return everything that tables, files and the page of a grid show, as JSON-compatible data.
 
-        In "cells", rank is the mean rank (1 is best, ties share) over the samples on which every method has a value, among
-        methods that have any; and level is whether the method is the best by its mean, or not significantly different from
-        it (Wilcoxon's test, corrected by Holm for all methods on this metric).
+        Floats have six digits; missing values are null. In "cells", rank is the mean rank (1 is best, ties share) over
+        the samples on which every method has a value, among methods that have any. level is whether the method is the
+        best by its mean, or not significantly different from the best (Wilcoxon's test, corrected by Holm for all
+        methods by this metric).
         """
         needs_scipy()
         names = [method["name"] for method in self.methods]
-        by_metric = np.moveaxis(self.values * np.array(self._up), 2, 0)  # where more is better in every metric
+        by_metric = np.moveaxis(self.values * np.array(self._up), 2, 0)  # higher is better in every metric
         placed = [ranking.ranked(better) for better in by_metric]
         ranks = [own.mean(0).tolist() if len(own) else [None] * len(names) for own in placed]
         level = [ranking.level_with_the_best(better) for better in by_metric]
@@ -294,7 +301,7 @@ class Evaluation:
         return plain
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the single values, as a .json file holds it: of a grid its `summary`; layers count from 1."""
+        """Return everything but the single values, as in a .json file: for a grid its `summary`; layers count from 1."""
         if not self.layers:
             return self.summary
         cells = [
@@ -318,7 +325,7 @@ class Evaluation:
         }  # fmt: skip
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row for every cell: metric, method, layer (from 1), n, mean, low, high, sd. Needs pandas."""
+        """Return a row for every cell: metric, method, layer (from 1), n, mean, low, high, sd. Needs pandas."""
         try:
             import pandas
         except ImportError:
@@ -334,7 +341,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         where = f" at {self.layers} layers" if self.layers else ""
-        return f"Evaluation({len(self.views)} methods{where} by {len(self.metrics)} metrics, {self.samples} texts)"
+        texts = f"{self.samples} text{'s' * (self.samples != 1)}"
+        return f"Evaluation({len(self.views)} methods{where} by {len(self.metrics)} metrics, {texts})"
 
     def __rich__(self) -> Group:
         return Group(*tables(self))
@@ -345,14 +353,14 @@ class Evaluation:
         return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
     def show(self, *, file: TextIO | None = None) -> None:
-        """Print its tables in the terminal, or into a file."""
+        """Print the tables in the terminal, or into a file."""
         Console(file=file).print(*tables(self), sep="\n\n")
 
     def save(self, path: str | os.PathLike[str]) -> list[Path]:
-        """Write it, each file whole or not at all, and return what was written.
+        """Write the evaluation and return the paths written. Each file is written atomically.
 
-        .json is `to_dict`, where a grid lists cells and tests as fields and rows; .csv and .parquet have a row for every
-        single value; .html is the page. What has no extension is a folder for all of these.
+        .json is `to_dict`, with the cells and tests of a grid as fields and rows; .csv and .parquet have a row for
+        every single value; .html is the page. A path without an extension is a folder for all of these.
         """
         path = Path(path)
         if path.suffix and not path.is_dir():
@@ -361,9 +369,10 @@ class Evaluation:
 
 
 def correlated(scores: Sequence[Floats], ties: str = "mean") -> tuple[Floats, Floats]:
-    """The rank correlations of all methods within each text, ``[sample, method, method]``, and their means over texts.
+    """Return the rank correlations of all methods within each text, ``[sample, method, method]``, and their means.
 
-    scores: of each text ``[method, token]``. ties: as in `spearman`.
+    scores: for each text ``[method, token]``.
+    ties: as in `spearman`.
     """
     every = np.stack([rank_correlations(own, own, ties) for own in scores])
     there = np.isfinite(every)
@@ -373,7 +382,7 @@ def correlated(scores: Sequence[Floats], ties: str = "mean") -> tuple[Floats, Fl
 
 def needs_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
-        raise InputError("an evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'")
+        raise InputError("evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'")
 
 
 def _brief(recommendation: Recommendation) -> dict[str, Any]:
@@ -389,13 +398,13 @@ def _sides(mean: Interval | None, name: str = "mean") -> dict[str, float | None]
 
 
 def _over_samples(average: Any, column: Floats) -> float | None:
-    """Over the samples that have a value."""
+    """Return the average over the samples that have a value."""
     there = column[np.isfinite(column)]
     return float(average(there)) if len(there) else None
 
 
 def _rounded(value: Any) -> Any:
-    """As JSON holds it: floats of six digits, None for what is no finite number."""
+    """Return a JSON value: floats have six digits, None for what is not finite."""
     if isinstance(value, Mapping):
         return {str(name): _rounded(own) for name, own in value.items()}
     if isinstance(value, np.ndarray | np.generic):

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from attnflow.evaluate.statistics import Floats
 
 NAMED = {"method": "methods", "first": "methods", "second": "methods", "metric": "metrics"}
-"""Fields of cells and tests that name a method or a metric: in the file, its number."""
+"""Fields of cells and tests that name a method or a metric; the file has its number instead."""
 
 Axes = Mapping[str, Sequence[str] | int]
-"""The names along each axis, or the first number where it is numbered."""
+"""The names along each axis, or the first number of a numbered axis."""
 
 
 def write(evaluation: Evaluation, path: Path) -> list[Path]:
-    """One file, by its extension."""
+    """Write one file in the format of its extension."""
     writers = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".html": _html}
     writer = of_extension(writers, path)
     write_whole(path, lambda beside: writer(evaluation, beside))
@@ -34,7 +34,7 @@ def write(evaluation: Evaluation, path: Path) -> list[Path]:
 
 
 def write_folder(evaluation: Evaluation, folder: Path) -> list[Path]:
-    """Of a grid grid.json, grid.parquet and curves.parquet, grid.html; otherwise evaluation.json and correlations.csv."""
+    """Write the files of a grid (grid.* and curves.parquet), or else evaluation.json and correlations.csv."""
     if evaluation.layers:
         make_folder(folder)
         return [*write(evaluation, folder / "evaluation.json"), *write(evaluation, folder / "correlations.csv")]
@@ -47,7 +47,7 @@ def write_folder(evaluation: Evaluation, folder: Path) -> list[Path]:
 
 
 def packed(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A grid's summary as its file holds it: cells and tests, which are thousands, as fields and rows."""
+    """Return a grid's summary in compact form: its thousands of cells and tests as fields and rows."""
     numbers = {kind: {one["name"]: i for i, one in enumerate(summary[kind])} for kind in ("methods", "metrics")}
     document = dict(summary)
     for name in ("cells", "tests"):
@@ -95,7 +95,7 @@ def _write_table(table: pyarrow.Table, path: Path) -> None:
 
 
 def _single_values(evaluation: Evaluation) -> tuple[Floats, Axes, str]:
-    """All values, their axes, and what a value is called."""
+    """Return all values, their axes, and the name of the value column."""
     if evaluation.layers:
         axes: Axes = {"sample": 0, "importance": evaluation.importances, "view": evaluation.views, "layer": 1}
         return evaluation.correlations, axes, "spearman"
@@ -104,7 +104,7 @@ def _single_values(evaluation: Evaluation) -> tuple[Floats, Axes, str]:
 
 
 def _curves(evaluation: Evaluation) -> pyarrow.Table:
-    """Long: sample, method, deletion, kind (deleted or kept), step, probability."""
+    """Return the curves in long form: sample, method, deletion, kind (deleted or kept), step, probability."""
     names = [method["name"] for method in evaluation.methods]
     curves = list(evaluation.curves.values())
     stacked = np.stack(curves) if curves else np.empty((0, evaluation.samples, len(names), 2, 0))
@@ -115,7 +115,7 @@ def _curves(evaluation: Evaluation) -> pyarrow.Table:
 
 
 def _long(values: Floats, axes: Axes, column: str) -> pyarrow.Table:
-    """A row for every value, with a column for each axis; NaN is null."""
+    """Return a row for every value, with a column for each axis; NaN is null."""
     pa, _ = arrow()
     places = np.indices(values.shape, dtype=np.int32).reshape(values.ndim, -1)
     columns = {

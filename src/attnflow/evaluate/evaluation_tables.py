@@ -1,4 +1,4 @@
-"""An evaluation for people: its tables in the terminal, and what a reader of them must know."""
+"""The tables of an evaluation in the terminal, and remarks on how to read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KINDS = ("paper", "edges", "importance", "baseline")
 SHOWN = ("comprehensiveness", "sufficiency", "aopc", "log-odds")
-"""Of the metrics of deletion, those that fit a terminal; the files have all."""
+"""The deletion metrics that fit a terminal; the files have all."""
 
 Entry = Mapping[str, Any]
 
@@ -23,7 +23,10 @@ Entry = Mapping[str, Any]
 def tables(
     evaluation: Evaluation, save: str = "save(folder)", use: Callable[[Entry], str] | None = None
 ) -> Iterator[Table | Text]:
-    """save: what writes all of it, as the reader calls it. use: the same for a method that is recommended."""
+    """Yield tables and remarks.
+
+    save: the option that writes everything. use: the command that shows a recommended method.
+    """
     yield from _of_layers(evaluation) if evaluation.layers else _of_grid(evaluation.summary)
     yield Text("\n".join(remarks(evaluation, save, use)))
 
@@ -31,8 +34,10 @@ def tables(
 def remarks(
     evaluation: Evaluation, save: str = "save(folder)", use: Callable[[Entry], str] | None = None
 ) -> Iterator[str]:
-    """What a reader of the tables must know: how good the model is, who is ahead, by which tests, what was left out; and
-    last of a grid, which method to use."""
+    """Yield what a reader of the tables must know: accuracy, who is ahead, by which tests, and what was left out.
+
+    For a grid the last remark says which method to use.
+    """
     if evaluation.accuracy is not None:
         yield f"accuracy {evaluation.accuracy:.3f} on these texts"
     if not evaluation.layers:
@@ -43,7 +48,7 @@ def remarks(
         yield from _without_correlation(evaluation)
         yield from evaluation.notes
         if evaluation.comparisons:
-            yield f"{save} writes the comparisons at all layers, and every single correlation"
+            yield f"{save} writes the comparisons at all layers and every single correlation"
     else:
         yield from _without_value(evaluation.summary)
         yield "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
@@ -63,7 +68,7 @@ def _texts(count: int) -> str:
 
 
 def _of_layers(evaluation: Evaluation) -> Iterator[Table]:
-    """One table for each importance, and the comparisons at the last layer."""
+    """Yield one table for each importance, and the comparisons at the last layer."""
     layers = range(evaluation.layers or 0)
     tokens = "all tokens" if evaluation.provenance["special"] else "without special tokens"
     cells = {(cell.metric, cell.layer, cell.method): cell for cell in evaluation.cells}
@@ -85,7 +90,7 @@ def _of_layers(evaluation: Evaluation) -> Iterator[Table]:
 
 
 def spread(cell: Cell) -> str:
-    """``mean±sd [interval of the mean]``."""
+    """Return ``mean±sd [interval of the mean]``."""
     if cell.mean is None:
         return "none"
     sd = "" if cell.sd is None else f"±{cell.sd:.2f}"
@@ -105,9 +110,9 @@ def _without_correlation(evaluation: Evaluation) -> Iterator[str]:
 
 
 def _of_grid(summary: Entry) -> Iterator[Table]:
-    """The rank correlations with what each method costs, and what the first deletion tells.
+    """Yield the rank correlations with the cost of each method, and the results of the first deletion.
 
-    Methods stand kind by kind, the best by the first metric on top, and last those that have no value.
+    Methods are grouped by kind, the best by the first metric first, and methods without values last.
     """
     means = {(cell["metric"], cell["method"]): cell["mean"] for cell in summary["cells"]}
     higher = {metric["name"]: metric["better"] == "higher" for metric in summary["metrics"]}
@@ -162,8 +167,8 @@ def _who_is_ahead(summary: Entry) -> Iterator[str]:
     needed = summary["needed"]
     if summary["samples"] < needed["texts"]:
         yield (
-            f"{summary['samples']} texts are too few to tell who is ahead: with {needed['comparisons']} comparisons at "
-            f"least {needed['texts']} are needed for any to be significant"
+            f"{summary['samples']} texts are too few to decide which methods are ahead: with {needed['comparisons']} "
+            f"comparisons, significance needs at least {needed['texts']}"
         )
         return
     by = next(iter(summary["curves"]), None)
@@ -174,7 +179,9 @@ def _who_is_ahead(summary: Entry) -> Iterator[str]:
         both = [f"{one['method']} ({passes(one['cost'])})" for one in summary["ahead_of_all"]]
         yield f"by both: {listed(both) or 'nothing'}"
     if metrics:
-        yield "ahead is better than each of them, text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
+        yield (
+            "ahead: better than each of them, compared text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
+        )
 
 
 def _without_value(summary: Entry) -> Iterator[str]:
@@ -183,4 +190,7 @@ def _without_value(summary: Entry) -> Iterator[str]:
         if cell["n"] < summary["samples"] and cell["method"] != cell["metric"]:
             short[cell["method"]] = max(short.get(cell["method"], 0), summary["samples"] - cell["n"])
     for name, count in short.items():
-        yield f"{name}: up to {count} of {summary['samples']:,} texts have no value by some metric and are in no mean of it"
+        yield (
+            f"{name}: up to {count} of {summary['samples']:,} texts have no value by some metric and are left out of "
+            "its mean"
+        )

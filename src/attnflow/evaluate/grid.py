@@ -1,4 +1,4 @@
-"""Every method on every text by every metric: in shards that are kept as they are done, on all cores or on a GPU."""
+"""The grid: every method on every text by every metric, saved shard by shard, on all cores or on a GPU."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from attnflow.version import __version__
 
 STAGES = ("scores", "curves", "sanity")
 SHARD = 16
-"""Texts of one shard: what is lost at most, for each worker, when a run is stopped."""
+"""Texts per shard: the most that each worker loses when a run is stopped."""
 
 LEAST_STEPS = 3
 SMALL = 10_000_000
-"""Parameters, below which torch's threads wait for each other longer than they work: products are too small to share."""
+"""Models with fewer parameters run in one thread: their products are too small to share."""
 
 Source = Mapping[str, Any]
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to know beside the model and the texts."""
+    """What a worker needs besides the model and the texts."""
 
     methods: tuple[Method, ...]
     deletions: tuple[str, ...]
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Task:
-    """One shard: the numbers of its texts, these, and their rows of scores, where there are any."""
+    """One shard: the numbers of its texts, the texts, and their rows of scores if there are any."""
 
     numbers: tuple[int, ...]
     texts: tuple[Any, ...]
@@ -84,20 +84,25 @@ def run(
     data: str | None = None,
     say: Say = lambda line: None,
 ) -> Evaluation:
-    """Measures what is not yet in the folder, and returns all that is there. The model's own answers are explained.
+    """Measure what is not yet in the folder, and return all results. The model's own answers are explained.
 
     source: arguments of `attnflow.load`, because every worker loads the model itself; {} is the embedded model.
     texts: as `Model.trace` takes them; `Evaluation.excluded` counts those that cannot be used.
-    folder: holds shards of 16 texts, each a parquet file in scores/, curves/ or sanity/. The same call resumes a run that
-        was stopped, in whatever way.
-    edges, importances: as `methods_of` takes them. deletions: some of "mask", "unk", "remove"; by default those that the
-        tokenizer has. steps: of the deletion curves. sanity: so many of the texts are also scored with shuffled weights.
-    truncate: cut long texts. seed: of ties, of the random baseline and of shuffled weights.
-    workers: processes; by default one for each core, or one if there is a GPU, which several can share. One works in this
-        process. A script that asks for more must do so below ``if __name__ == "__main__":``, because each imports it.
-    stages: some of "scores", "curves" and "sanity", the last two of which need the first. You may copy the folder to a
-        machine with a GPU for one of them.
-    data: the name of the texts in what is written. say: receives lines about progress.
+    folder: contains shards of 16 texts, each a parquet file in scores/, curves/ or sanity/. The same call resumes an
+        interrupted run.
+    edges, importances: as `methods_of` takes them.
+    deletions: some of "mask", "unk", "remove"; by default those that the tokenizer supports.
+    steps: of the deletion curves.
+    sanity: how many of the texts are also scored with shuffled weights.
+    truncate: cut long texts.
+    seed: for ties, the random baseline and shuffled weights.
+    workers: the number of processes; by default one per core, or one if there is a GPU, which several can share. A
+        single worker runs in this process. A script that uses more must do so below ``if __name__ == "__main__":``,
+        because each worker imports it.
+    stages: some of "scores", "curves" and "sanity"; the last two need the first. You may copy the folder to a machine
+        with a GPU for one of them.
+    data: the name of the texts in the results.
+    say: called with lines about progress.
     """
     folder = Path(folder)
     some_of(stages, STAGES, "stages")
@@ -105,7 +110,7 @@ def run(
         whole_number(name, value, least)
     if workers is not None:
         whole_number("workers", workers, 1)
-    arrow()  # before anything is measured in vain
+    arrow()  # fail early
     source = {**source, **({} if device is None else {"device": device})}
     model = load(**source)
     if deletions is None:
@@ -130,7 +135,7 @@ def run(
         for place, k in enumerate(range(0, count, SHARD)):
             shards[stage][f"{stage}/{place:05}.parquet"] = tuple(range(k, min(k + SHARD, count)))
     plans = {name: {"shard": name, "samples": list(own)} for by in shards.values() for name, own in by.items()}
-    rows: dict[str, list[Row]] = {}  # of each stage that is complete
+    rows: dict[str, list[Row]] = {}  # for each complete stage
     size = workers or (cores() if model.device.type == "cpu" else 1)
     load_again = partial(_loaded, {**source, "device": str(model.device)}, max(1, cores() // size))
     with (
@@ -141,7 +146,7 @@ def run(
         for stage in STAGES:
             for name in store.damaged:
                 if name in shards[stage]:
-                    say(f"{name.replace('/', ': ')} is damaged or of another run, and is done again")
+                    say(f"{name.replace('/', ': ')} is damaged or from another run, and is computed again")
             if stage in stages:
                 scored = rows.get("scores") or [{}] * len(used)
                 tasks = {
@@ -158,8 +163,8 @@ def run(
                 rows[stage] = [row for name in shards[stage] for row in read_shard(folder / name)]
             elif stage == "scores":
                 raise InputError(
-                    f"{str(folder)!r} does not hold the scores of all {len(used)} texts, and curves and sanity need them: "
-                    "run the stage 'scores' first"
+                    f"{str(folder)!r} does not contain the scores of all {len(used)} texts, which curves and sanity "
+                    "need: run the stage 'scores' first"
                 )
     sanity_rows = rows.get("sanity", [])
     provenance = {
@@ -175,7 +180,7 @@ def run(
 
 
 def _settings(model: Model, job: Job, texts: Sequence[Any], ids: Sequence[list[int]]) -> Row:
-    """The first line of the manifest: what has to be the same for a run to go on."""
+    """Return the first line of the manifest: the settings that must not change when a run is resumed."""
     plain = json.dumps(list(texts), default=lambda x: torch.as_tensor(x).tolist())
     return {
         "model": model.name, "class": type(model.model).__name__, "dtype": str(model.dtype).removeprefix("torch."),
@@ -198,7 +203,7 @@ def _scores(job: Job, model: Model, task: Task) -> list[Row]:
 
 
 def _curves(job: Job, model: Model, task: Task) -> list[Row]:
-    # the answer by its number: on another machine rounding may turn a tie the other way
+    # the answer by its number: rounding on another machine may break a tie the other way
     answers = [json.loads(row["answer"])["number"] for row in task.scored]
     explained, places, rankings = [], [], []
     for number, text, answer, row in zip(task.numbers, task.texts, answers, task.scored, strict=True):
@@ -231,7 +236,7 @@ WORK = {"scores": _scores, "curves": _curves, "sanity": _sanity}
 
 
 def _loaded(source: Source, threads: int) -> Model:
-    """The model of a worker."""
+    """Load the model of a worker."""
     silence()
     torch.set_num_threads(threads)
     return load(**source)
@@ -239,7 +244,7 @@ def _loaded(source: Source, threads: int) -> Model:
 
 @contextmanager
 def _few_threads(model: Model) -> Iterator[None]:
-    """Inside it, torch runs a small model on the CPU in one thread, as each of many workers does."""
+    """Run a small model on the CPU in one torch thread inside the block, as each of many workers does."""
     before = torch.get_num_threads()
     small = model.device.type == "cpu" and sum(p.numel() for p in model.model.parameters()) < SMALL
     torch.set_num_threads(1 if small else before)
@@ -251,11 +256,11 @@ def _few_threads(model: Model) -> Iterator[None]:
 
 @contextmanager
 def _about(text: Any) -> Iterator[None]:
-    """One text of hundreds stops the run: the message must say which."""
+    """Name the text in errors raised inside the block, since one of hundreds stops the run."""
     try:
         yield
     except InputError as e:
-        raise InputError(f"of the text {text!r:.40}: {e}") from e
+        raise InputError(f"the text {text!r:.40}: {e}") from e
 
 
 def _table(row: Row, methods: int) -> Floats:
@@ -265,10 +270,10 @@ def _table(row: Row, methods: int) -> Floats:
 def _with_progress(
     stage: str, count: int, tasks: Mapping[int, Task], results: Iterator[tuple[int, list[Row]]], say: Say
 ) -> Iterator[tuple[int, list[Row]]]:
-    """The results of shards; each is reported when it has been dealt with."""
+    """Yield the results of shards, and report each once it has been processed."""
     meter = Meter(count, count - sum(len(task.numbers) for task in tasks.values()))
     if tasks and meter.before:
-        say(f"{stage}: {meter.before} of {count} texts are there already")
+        say(f"{stage}: {meter.before} of {count} texts are already done")
     for place, own_rows in results:
         yield place, own_rows
         meter.count += len(tasks[place].numbers)
@@ -281,7 +286,7 @@ def _evaluation(job: Job, rows: Mapping[str, list[Row]], provenance: Mapping[str
     importances = [m for m, method in enumerate(methods) if method.kind == "importance"]
     for row in rows["scores"]:
         scores.append(_table(row, len(methods)))
-        scores[-1][importances] = np.abs(scores[-1][importances])  # of an importance, size alone counts
+        scores[-1][importances] = np.abs(scores[-1][importances])  # only the size of an importance counts
     every, agreement = correlated(scores)
     own = every[:, :, importances]
     own[:, importances, np.arange(len(importances))] = np.nan
@@ -291,7 +296,7 @@ def _evaluation(job: Job, rows: Mapping[str, list[Row]], provenance: Mapping[str
     for by in job.deletions if "curves" in rows else ():
         flat = [row["curve"] for row in rows["curves"] if row["deletion"] == by]
         curves[by] = np.array(flat, np.float64).reshape(len(scores), len(methods), 2, job.steps + 1)
-        # without any deletion the answer has the chance that it has
+        # the curve without deletion is the probability of the answer
         by_name = deletion.metrics(curves[by], curves[by][..., 0, 0])
         by_name["log-odds"][kinds == "score"] = np.nan
         metrics |= {f"{name} ({by})": deletion.METRICS[name] for name in by_name}

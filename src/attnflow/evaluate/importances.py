@@ -1,4 +1,4 @@
-"""What the tokens of a text are worth, by several importances at once, and the position that they are asked at."""
+"""Several importances of a text's tokens at once, and the position that they are about."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPORTANCES = ("blank-out", "gradient", "integrated-gradients", "shapley")
 Options = dict[str, dict[str, Any]]
 
 Report = Callable[[str, int, int], None]
-"""Called with a stage, how much of it is done and how much there is."""
+"""Called with a stage, how much of it is done, and the total."""
 
 LEVELS = ("none", "fast", "full")
 
@@ -31,24 +31,24 @@ Importance = str | float | Sequence[str] | Mapping[str, Mapping[str, Any]]
 USUAL = ("gradient", "blank-out")
 
 SHORT = 64
-"""Up to so many tokens a text is blanked out token by token at once; of a longer one, whole sentences come first."""
+"""Texts up to this many tokens are blanked out token by token right away; for longer ones, sentences come first."""
 
 SECONDS = 20.0
-"""How long blank-out of tokens may take where nobody says anything else; that of sentences before it has half as long."""
+"""The default time for blank-out of tokens; blank-out of sentences before it may take half as long."""
 
 ANSWER_EDGES = "answer edges"
-"""What stands among the missing where a text has none."""
+"""The key in `missing` for texts without answer edges."""
 
 
 @dataclass(frozen=True, eq=False)
 class Worth:
     """What each token of a text is worth to the answer.
 
-    importances: by their names, first what the answer rests on by answer edges (`Trace.sources`).
-    missing: why others are not there.
-    answered: the trace with answer edges, for more views of the answer without another pass; None where there is none.
-    sentences: of a long text, what the answer loses without each sentence; None where blank-out is not among the
-        importances, or where there is one sentence only.
+    importances: by name; first what the answer rests on by answer edges (`Trace.sources`).
+    missing: why others are missing.
+    answered: the trace with answer edges, for more views of the answer without another pass; None if there is none.
+    sentences: for a long text, what the answer loses without each sentence; None if blank-out is not among the
+        importances, or if there is only one sentence.
     """
 
     importances: dict[str, TokenAttention]
@@ -58,7 +58,7 @@ class Worth:
 
 
 def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> Options:
-    """From each importance to its options, of which "method" says what it is."""
+    """Return the options of each importance; "method" in them says which importance it is."""
     if isinstance(importance, str):
         importance = [importance]
     options = {name: dict(importance[name]) if isinstance(importance, Mapping) else {} for name in importance}
@@ -68,10 +68,10 @@ def options_of(importance: Mapping[str, Mapping[str, Any]] | Sequence[str]) -> O
 
 
 def plan_of(importance: Importance | None) -> Options:
-    """The importances of one text with their options.
+    """Return the importances of one text with their options.
 
-    "none": answer edges and attention alone. "fast", the default: gradient, and blank-out as far as 20 seconds go, or as
-    many as a number says. "full": both, blank-out of every token. Others are those named.
+    "none": only answer edges and attention. "fast", the default: gradient, and blank-out for up to 20 seconds, or for
+    the given number of seconds. "full": both, with blank-out of every token. Otherwise the importances that are named.
 
     >>> plan_of(60)
     {'gradient': {'method': 'gradient'}, 'blank-out': {'method': 'blank-out', 'seconds': 60}}
@@ -95,7 +95,7 @@ def plan_of(importance: Importance | None) -> Options:
 def importances_of_texts(
     model: Model, texts: list[Any], answers: list[Any], options: Mapping[str, Any]
 ) -> list[TokenAttention]:
-    """One importance of several texts. options: one entry of `options_of`."""
+    """Compute one importance for several texts. options: one entry of `options_of`."""
     measure = getattr(model, options["method"].replace("-", "_"))
     scores: list[TokenAttention] = measure(texts, answers, **_settings(options))
     return scores
@@ -114,11 +114,11 @@ def importances_of(
     progress: Report = lambda stage, count, total: None,
     leading: TokenAttention | None = None,
 ) -> tuple[dict[str, TokenAttention], dict[str, str]]:
-    """Every importance of one traced text, and why there is none of some. options: from `options_of`.
+    """Compute the importances of one traced text; return them, and why some are missing. options: from `options_of`.
 
-    leading: what is blanked first where there is no time for all tokens.
+    leading: what is blanked first if there is no time for all tokens.
     """
-    if trace.parts:  # the model would write its answer once more for each
+    if trace.parts:  # the model would have to write its answer again for each
         return {}, dict.fromkeys(options, _two_texts(model))
     scores: dict[str, TokenAttention] = {}
     missing: dict[str, str] = {}
@@ -145,10 +145,11 @@ def worth_of(
     progress: Report = lambda stage, count, total: None,
     early: Callable[[Worth], None] | None = None,
 ) -> Worth:
-    """What each token of a traced text is worth to the answer: `Trace.sources` by answer edges, then importances.
+    """Compute what each token of a traced text is worth to the answer, by answer edges and then by importances.
 
-    options: from `plan_of`. of: what they are of, where their options do not say it.
-    early: is called with the sources by answer edges, where there are any, before importances are computed.
+    options: from `plan_of`.
+    of: what importances are of, unless their options say it.
+    early: called with the sources by answer edges, if there are any, before importances are computed.
     """
     measured = {} if of is None else {"of": of}
     progress("answer edges", 0, 1)
@@ -184,7 +185,7 @@ def _sentences(
     progress: Report,
     leading: TokenAttention | None,
 ) -> TokenAttention | None:
-    """Blank-out of whole sentences, which are far fewer than tokens; None of a short text, or of one sentence."""
+    """Blank out whole sentences, which are far fewer than tokens; None for a short text or a single sentence."""
     if trace.parts or trace.patches is not None or len(trace.tokens) <= SHORT or len(sentences(trace.text)) < 2:
         return None
     seconds = options.get("seconds")
@@ -201,13 +202,13 @@ def _sentences(
             **of,
             **limits,
         )
-    except InputError:  # the same reason stands with blank-out of tokens
+    except InputError:  # blank-out of tokens reports the same reason
         return None
     return result
 
 
 def _with_way(result: TokenAttention) -> TokenAttention:
-    """The same; where there was no time for some values, with how to have them all."""
+    """Return the result; if time ran out for some values, its note says how to compute all."""
     if "computed" not in result.provenance:
         return result
     first, *others = result.reliability
@@ -217,7 +218,7 @@ def _with_way(result: TokenAttention) -> TokenAttention:
 
 
 def _answered(model: Model, text: Any, trace: Trace, truncate: bool) -> Trace | str:
-    """The text traced with answer edges, or why there are none."""
+    """Return the text traced with answer edges, or why there are none."""
     if trace.parts:
         return _two_texts(model)
     try:
@@ -229,22 +230,22 @@ def _answered(model: Model, text: Any, trace: Trace, truncate: bool) -> Trace | 
 
 
 def _two_texts(model: Model) -> str:
-    return f"{model!r} reads a text and writes another, and importance is about models that read one text"
+    return f"{model!r} reads one text and writes another, and importance applies only to models that read one text"
 
 
 def answering_position(trace: Trace, importance: TokenAttention) -> int:
-    """The position whose state the answer is read from that an importance is of."""
+    """Return the position whose state the answer of an importance is read from."""
     return query_of(trace, importance.provenance["answer"]["kind"], importance.queries[0])
 
 
 def own_position(trace: Trace) -> int | None:
-    """The last position of a decoder, where its answer is read: it is no candidate. None for other models."""
+    """Return the last position of a decoder, where its answer is read: it is not ranked. None for other models."""
     last = len(trace.tokens) - 1
     return last if last and trace.default_query == last else None
 
 
 def query_of(trace: Trace, kind: str, place: int | None) -> int:
-    """The same, from the kind of the answer and the position of its logits."""
+    """Return the answering position, from the kind of the answer and the position of its logits."""
     if kind in ("masked token", "next token") or trace.default_query is None:
         return place or 0
     return trace.default_query

@@ -1,4 +1,4 @@
-"""The methods of the grid: what an edge weighs × how it is normalised × how it is propagated, and what judges them."""
+"""The methods of the grid: edge weights × normalisation × propagation, and what they are compared with."""
 
 from __future__ import annotations
 
@@ -29,17 +29,21 @@ Result = TypeVar("Result")
 
 PROPAGATIONS = ("raw", "rollout", "flow")
 GATHERS: dict[str, float | None] = {"gather": None, "columns": 1.0}
-"""Two ways of `Trace.gather`, by the residual connection that it takes: its own, and every position for its own token."""
+"""Two variants of `Trace.gather`, by residual weight: the default, and 1, which counts every position as its own token.
+"""
 FIELDS = ("ratio", "difference", "layer")
 IMPORTANCES = ("blank-out", "gradient", "gradient-input", "integrated-gradients")
 BASELINES = ("random", "first", "last")
 ANSWER_OF = "logit"
-"""What edges by gradients are the gradient of, as in Chefer et al. (2021)."""
+"""What gradient edges are the gradient of, as in Chefer et al. (2021)."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """kind: "paper" for the three of Abnar & Zuidema, "edges" for other combinations, "importance", "baseline"."""
+    """A method.
+
+    kind: "paper" for the three of Abnar & Zuidema, "edges" for other combinations, "importance", "baseline".
+    """
 
     name: str
     kind: str
@@ -51,10 +55,14 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """One text. content: the positions that are ranked, no special ones; tokens: their texts.
+    """The scores of one text.
 
-    scores: ``[method, content token]``, NaN where a method has none. seconds: what each method takes by itself, all that it
-    needs counted; pass_seconds: one forward and backward pass. answer: what is explained.
+    content: the ranked positions, without special tokens.
+    tokens: their texts.
+    scores: ``[method, content token]``, NaN if a method has none.
+    seconds: what each method takes on its own, including everything it needs.
+    pass_seconds: one forward and backward pass.
+    answer: what is explained.
     """
 
     content: tuple[int, ...]
@@ -68,10 +76,12 @@ class Scored:
 def methods_of(
     model: Model, *, edges: Sequence[str] | None = None, importances: Sequence[str] | None = None
 ) -> tuple[Method, ...]:
-    """All combinations for this model; the paper's three methods and the baselines are always among them.
+    """Return all combinations for this model. The paper's three methods and the baselines are always included.
 
-    edges: some of `attnflow.edges.EDGES`; importances: some of `IMPORTANCES`; all by default. Edges by gradients also come
-    normalised, and gathered. A model that looks back only gets the readings of the receptive field too.
+    edges: some of `attnflow.edges.EDGES`; all by default.
+    importances: some of `IMPORTANCES`; all by default.
+
+    Edges by gradients also come normalised, and gathered. A causal model also gets the receptive field variants.
     """
     if importances:
         some_of(importances, IMPORTANCES, "importances")
@@ -85,16 +95,16 @@ def methods_of(
 
 
 def lacking(model: Model) -> dict[str, str]:
-    """Edges that this model cannot give, and why not, as a short text of it shows."""
+    """Return the edges that this model does not support, and why, tested on a short text."""
     trace = look_inside(model, _probe(model), gradient=False, truncate=True)
     reasons = {}
     for name in EDGES:
-        if not edges_of(name).gradient:  # those need an answer, which any model of the grid has
+        if not edges_of(name).gradient:  # these need an answer, which any model of the grid has
             try:
                 reweighed(trace, name)
             except InputError as e:
                 reasons[name] = str(e)
-    try:  # and this one a model that is linear when attention, norms and gates are held constant
+    try:  # needs a model that is linear when attention, norms and gates are held constant
         reweighed(look_inside(model, _probe(model), gradient=True, truncate=True), "answer")
     except ModelError as e:
         reasons["answer"] = str(e)
@@ -110,7 +120,7 @@ def _probe(model: Model) -> Any:
 
 
 def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) -> Iterator[Method]:
-    """causal: whether the model looks back only."""
+    """Yield all methods. causal: whether the model is causal."""
     for propagation in PROPAGATIONS:
         yield Method(f"mean · {propagation}", "paper", "mean", "rows", propagation)
     for name in edges:
@@ -133,9 +143,10 @@ def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) 
 def score_text(
     model: Model, text: Any, methods: Sequence[Method], *, truncate: bool = False, seed: int = 0, answer: Any = None
 ) -> Scored:
-    """What every method says of one text.
+    """Compute the scores of every method on one text.
 
-    answer: the class or token that is explained; the model's own by default. seed: of the random baseline.
+    answer: the class or token that is explained; the model's own by default.
+    seed: of the random baseline.
     """
     (question,) = questions(model, [text], [answer], truncate)
     places = content(question, model.verify(question.encoded).causal)
@@ -154,7 +165,7 @@ def score_text(
 
 
 class _Scorer:
-    """What methods share is computed once, and counted for each of them. took: seconds, by name."""
+    """Computes shared results once, and counts their time for each method. took: seconds, by name."""
 
     def __init__(self, model: Model, text: Any, question: Question, truncate: bool, seed: int) -> None:
         self.model, self.text, self.question, self.truncate, self.seed = model, text, question, truncate, seed
@@ -163,8 +174,8 @@ class _Scorer:
         self.gradient, self.embedding = self._timed("pass", lambda: forward_and_backward(model, question))
 
     def score(self, method: Method) -> tuple[Floats, float]:
-        """The scores of all positions, and the seconds that they take."""
-        if method.kind == "baseline":  # chance, or the place in the text alone
+        """Return the scores of all positions, and the seconds they take."""
+        if method.kind == "baseline":  # random, or by position in the text
             place = np.arange(self.question.length, dtype=np.float64)
             random = np.random.default_rng(self.seed).random(len(place))
             return {"random": random, "first": -place, "last": place}[method.name], 0.0
@@ -178,13 +189,13 @@ class _Scorer:
         if weighed not in self.traces:
             trace = self.traces[inside]
             for layer in trace.inside.layers if trace.inside is not None else ():
-                vars(layer).pop("sublayer", None)  # each method finds it by itself, and is timed so
+                vars(layer).pop("sublayer", None)  # each method computes it, so that each is timed with it
             self.traces[weighed] = self._timed(weighed, lambda: reweighed(trace, edges, method.normalize))
         values = self._timed(method.name, lambda: self._propagate(self.traces[weighed], method))
         return values, self.took[inside] + self.took[weighed] + self.took[method.name]
 
     def _timed(self, name: str, work: Callable[[], Result]) -> Result:
-        """A GPU is waited for."""
+        """Time some work, including the GPU's."""
         wait = torch.cuda.synchronize if self.model.device.type == "cuda" else lambda device: None
         wait(self.model.device)
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Sanity check after Adebayo et al. 2018: what explains a model gives other scores once its weights are shuffled."""
+"""Sanity check after Adebayo et al. 2018: explanations of a model must change when its weights are shuffled."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ def agreement(
     seed: int,
     truncate: bool = False,
 ) -> dict[str, list[tuple[Floats, str]]]:
-    """The rank correlation of each text's ``scores[method, token]`` with those of shuffled weights, at every level.
+    """Return the rank correlation of ``scores[method, token]`` with those of shuffled weights, for each level and text.
 
-    answers: by number, the answers of the real model, which stay those that are explained. seeds: that the scores were made
-    with, so that what does not depend on the model is seen not to. seed: of the shuffling.
+    answers: the answers of the real model, by number; these stay the ones that are explained.
+    seeds: those that the scores were made with, so that methods that do not depend on the model give the same scores.
+    seed: of the shuffling.
 
-    The correlations ``[method]`` of a text are NaN for importances, which would take long, and for all methods where the
-    shuffled model cannot be scored; beside them stands why.
+    The correlations ``[method]`` of a text are NaN for importances, which would take long, and for all methods if the
+    shuffled model cannot be scored; the reason comes with them.
     """
     which = [m for m, method in enumerate(methods) if method.kind != "importance"]
     quick = [methods[m] for m in which]
-    model.trace(texts[0], truncate=truncate)  # the self-check before the first trace is about the real weights
+    model.trace(texts[0], truncate=truncate)  # so that the self-check runs on the real weights
     by_level: dict[str, list[tuple[Floats, str]]] = {level: [] for level in LEVELS}
     for level, rows in by_level.items():
         with randomized(model, level, seed):
@@ -56,16 +57,16 @@ def agreement(
 
 @contextmanager
 def randomized(model: Model, level: str, seed: int) -> Iterator[None]:
-    """Inside it, weights are shuffled within each parameter, so that their distribution stays; then all is as before.
+    """Shuffle weights within each parameter inside the block, and restore them after it. Their distribution stays.
 
-    level: "head" shuffles what is read only after the last layer (pooler, classifier, output of a language model; output
-        embeddings that are also those of the input stay); "upper half" also the upper half of the layers; "all" everything.
-    seed: a parameter is shuffled in the same way at every level that has it.
+    level: "head" shuffles what is used only after the last layer (pooler, classifier, output of a language model;
+        output embeddings shared with the input stay); "upper half" also the upper half of the layers; "all" everything.
+    seed: a parameter is shuffled in the same way at every level.
     """
     if level not in LEVELS:
         raise InputError(f"level={level!r}: expected one of {', '.join(map(repr, LEVELS))}")
     stack = layers_of(model)
-    own = dict(enumerate(model.model.parameters()))  # each once, also where it has several names
+    own = dict(enumerate(model.model.parameters()))  # each once, even if it has several names
     if level != "all":
         chosen = _head(model, stack)
         if level == "upper half":
@@ -85,19 +86,19 @@ def randomized(model: Model, level: str, seed: int) -> Iterator[None]:
 
 
 def layers_of(model: Model) -> torch.nn.ModuleList:
-    """The stack of layers: the longest list of modules that lies in no other, such as those of experts in a layer."""
+    """Return the stack of layers: the longest list of modules that is not inside another, as lists of experts are."""
     lists = [(name, m) for name, m in model.model.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m)]
     outer = [m for name, m in lists if not any(name.startswith(f"{other}.") for other, _ in lists)]
     if not outer:
         raise InputError(
-            f"{type(model.model).__name__} has no stack of layers (a torch.nn.ModuleList), so there is no upper half to "
-            "shuffle: leave the sanity check out"
+            f"{type(model.model).__name__} has no stack of layers (a torch.nn.ModuleList), so there is no upper half "
+            "to shuffle: leave out the sanity check"
         )
     return max(outer, key=len)
 
 
 def _head(model: Model, stack: torch.nn.ModuleList) -> set[int]:
-    """The parameters that are read after the last layer alone, as one pass shows: names differ from model to model."""
+    """Return the parameters used only after the last layer, found with one pass, since names differ between models."""
     before: set[int] = set()
     after: set[int] = set()
     current = before

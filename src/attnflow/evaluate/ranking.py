@@ -1,4 +1,4 @@
-"""Which methods are compared with which, who is ahead of whom, and how methods rank on average."""
+"""Which methods are compared, which are ahead of others, and how methods rank on average."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PROPAGATIONS = (
     ("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"), ("gather", "rollout"), ("columns", "rollout"),
     ("gather", "columns"),
 )  # fmt: skip
-"""Which of two is the first of a pair."""
+"""Which of two methods is the first of a pair."""
 
 Methods = Sequence[Mapping[str, Any]]
 
 
 def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
-    """Which methods are compared with which, ``(about, first, second)`` by their numbers.
+    """Yield which methods are compared, ``(about, first, second)`` by their numbers.
 
-    "paper": edges against each of the paper's methods. "baseline": these and edges against each baseline. "edges": other
-    edges against the mean of heads. "propagation": see PROPAGATIONS, on the same edges. "receptive field": with it against
-    without. "normalisation": the others of the same edges against the first. What a pair is not about is the same on both
-    sides; only edges are compared under each normalisation, and what is gathered with rollout, because the mean has
-    neither.
+    "paper": edges against each of the paper's methods. "baseline": these and edges against each baseline. "edges":
+    other edges against the mean of heads. "propagation": see PROPAGATIONS, on the same edges. "receptive field": with
+    it against without. "normalisation": the others of the same edges against the first. Apart from that, both sides of
+    a pair are the same. Exceptions: edges are compared under each normalisation, and gathered edges with rollout,
+    because the mean has neither.
     """
     for a, first in enumerate(methods):
         for b, second in enumerate(methods):
@@ -43,7 +43,7 @@ def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
                 yield "paper", a, b
             if first["kind"] in ("edges", "paper") and second["kind"] == "baseline":
                 yield "baseline", a, b
-    numbers = [m for m, method in enumerate(methods) if method["edges"] is not None]  # of all that propagates
+    numbers = [m for m, method in enumerate(methods) if method["edges"] is not None]  # everything that propagates
 
     def of(m: int, *fields: str) -> tuple[Any, ...]:
         return tuple(methods[m][field] for field in fields)
@@ -74,9 +74,9 @@ def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
 
 
 def ranked(better: Floats) -> Floats:
-    """Ranks ``[sample, method]`` within the samples on which every method has a value, NaN for methods without any.
+    """Return ranks ``[sample, method]`` within the samples on which every method has a value; NaN for empty methods.
 
-    better: ``[sample, method]`` by one metric, of which more is better.
+    better: ``[sample, method]`` by one metric, for which higher is better.
     """
     there = np.isfinite(better)
     present = there.any(0)
@@ -87,7 +87,7 @@ def ranked(better: Floats) -> Floats:
 
 
 def level_with_the_best(better: Floats) -> list[bool]:
-    """Of each method, whether it is the best by its mean, or not significantly different from that one."""
+    """Return for each method whether it is the best by its mean, or not significantly different from the best."""
     there = np.isfinite(better)
     means = [(float(better[there[:, m], m].mean()), m) for m in np.flatnonzero(there.any(0)).tolist()]
     if not means:
@@ -100,7 +100,7 @@ def level_with_the_best(better: Floats) -> list[bool]:
 
 
 def mean_ranks(placed: Floats, names: Sequence[str]) -> dict[str, Any]:
-    """The methods by their mean ranks, of ``placed[sample, method]`` from `ranked`, and what tells them apart."""
+    """Return the methods by mean rank, from ``placed[sample, method]`` of `ranked`, and the tests between them."""
     n = len(placed)
     present = np.flatnonzero(np.isfinite(placed).all(0)) if n else np.array([], np.intp)
     k = len(present)
@@ -119,14 +119,16 @@ def mean_ranks(placed: Floats, names: Sequence[str]) -> dict[str, Any]:
 
 
 def needed(methods: Methods) -> dict[str, int]:
-    """How many comparisons with the paper's methods there are, and with how many texts one of them could be significant:
-    if all texts agree, p is 2·2⁻ⁿ before Holm's correction."""
+    """Return the number of comparisons with the paper's methods, and how many texts make significance possible.
+
+    If all texts agree, p is 2·2⁻ⁿ before Holm's correction.
+    """
     count = sum(about == "paper" for about, _, _ in pairs(methods))
     return {"texts": max(2, int(np.ceil(np.log2(2 * max(count, 1) / SIGNIFICANT)))), "comparisons": count}
 
 
 def ahead(methods: Methods, metrics: Sequence[str], tests: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """For each metric the edges that are significantly better than every one of the paper's methods."""
+    """Return for each metric the edges that are significantly better than every one of the paper's methods."""
     paper = {method["name"] for method in methods if method["kind"] == "paper"}
     edges = [method["name"] for method in methods if method["kind"] == "edges"]
     won: dict[tuple[str, str], set[str]] = {}
@@ -138,7 +140,7 @@ def ahead(methods: Methods, metrics: Sequence[str], tests: Sequence[Mapping[str,
 
 
 def ahead_of_all(winners: Mapping[str, Sequence[str]], methods: Methods) -> list[dict[str, Any]]:
-    """Who is ahead both in comprehensiveness under the first deletion and in the rank correlation with blank-out."""
+    """Return the methods that are ahead both in comprehensiveness under the first deletion and with blank-out."""
     comprehensive = next((metric for metric in winners if metric.startswith("comprehensiveness (")), "")
     both = set(winners.get(comprehensive, ())) & set(winners.get("blank-out", ()))
     return [{"method": method["name"], "cost": method["cost"]} for method in methods if method["name"] in both]

@@ -1,8 +1,8 @@
-"""One sentence at the end of a grid: which method to use on these texts, or why nobody can tell; and the same in brief.
+"""One sentence at the end of a grid: which method to use on these texts, or why that is undecided; and a short form.
 
-A method is chosen on one half of the texts (even numbers) and tested on the other (odd), so that none wins by being one of
-many. It must be ahead of the paper's raw attention, rollout and flow and of chance and the position of a token, and behind
-none of them by another metric. All functions are pure: values in, a sentence out.
+A method is chosen on one half of the texts (even numbers) and tested on the other (odd), so that none wins by being one
+of many. It must be ahead of the paper's raw attention, rollout and flow, of chance and of the position of a token, and
+behind none of them by another metric. All functions are pure: values in, a sentence out.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from attnflow.evaluate.ranking import ranked
 from attnflow.evaluate.statistics import SIGNIFICANT, Floats, Interval, effect, holm, intervals, wilcoxon
 
 POWER = 0.8
-"""How surely as many texts as we ask for would show the difference that was seen."""
+"""The probability with which the suggested number of texts would show the difference that was seen."""
 
 MEDIUM = 0.3
-"""A rank-biserial correlation that is worth having. Fewer texts than would show it do not show that there is none."""
+"""A medium rank-biserial correlation. Fewer texts than needed to show it cannot rule out a difference."""
 
 MOST = 100_000
-"""More texts than this are no advice: the difference is as good as none."""
+"""More texts than this are not suggested: the difference is negligible."""
 
 NAMED = 3
-"""Methods that a headline names; more are a number."""
+"""The most methods that a headline names; the rest are counted."""
 
 POSITIONS = ("first", "last")
-"""Baselines that know the position of a token alone."""
+"""Baselines that depend only on a token's position."""
 
 CANDIDATES = ("paper", "edges")
 """The kinds of methods that are recommended. Importances judge them; one that is further ahead is named."""
@@ -39,17 +39,20 @@ ASKED = {
     "sufficiency": "only its first tokens are kept",
     "blank-out": "its order is compared with leaving each token out",
 }
-"""What a metric asks of a method, for a reader who knows no metric by name."""
+"""What a metric does, for a reader who knows no metric by name."""
 
 Method = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """sentence: what to do. method: the name of the one to use, None where there is none.
+    """A recommendation, or why there is none.
 
+    sentence: what to do.
+    method: the name of the method to use, or None.
     headline, reason: the same for a reader who knows no metric by name: what to do, then by how much and how surely.
-    metric: the one that decides. methods: the one that was tested and all that it was tested against.
+    metric: the metric that decides.
+    methods: the tested method and all that it was tested against.
     """
 
     sentence: str
@@ -62,7 +65,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Duel:
-    """The tested method against a rival by one metric: the differences are positive where it is better.
+    """The tested method against a rival by one metric; differences are positive if it is better.
 
     p: after Holm's correction for all of its rivals.
     """
@@ -89,9 +92,10 @@ class Duel:
 
 @dataclass(frozen=True)
 class Table:
-    """What a grid measured, turned so that more is better in every metric: ``better[metric][sample, method]``.
+    """The measurements of a grid, signed so that higher is better in every metric: ``better[metric][sample, method]``.
 
-    seconds: of each method; NaN where nobody knows. cost: the same in passes of the model.
+    seconds: of each method; NaN if unknown.
+    cost: the same in passes of the model.
     """
 
     methods: Sequence[Method]
@@ -132,10 +136,10 @@ CHOOSING, TESTING = slice(0, None, 2), slice(1, None, 2)
 def table_of(
     methods: Sequence[Method], metrics: Mapping[str, str], values: Floats, seconds: Floats, cost: Floats, **draws: int
 ) -> Table | None:
-    """The metrics that decide, of an evaluation's ``values[sample, method, metric]``; None where it has none of
-    them, or no methods to choose from, or no baselines.
+    """Return the metrics that decide, from an evaluation's ``values[sample, method, metric]``.
 
-    Comprehensiveness and sufficiency are those of the first deletion that was measured.
+    Comprehensiveness and sufficiency are those of the first deletion that was measured. None if there are no such
+    metrics, no methods to choose from, or no baselines.
     """
     names = list(metrics)
     wanted = [
@@ -152,17 +156,17 @@ def table_of(
 
 
 def recommend(table: Table) -> Recommendation:
-    """Choose on one half, test on the other, and say what came out."""
+    """Choose on one half, test on the other, and report the result."""
     texts = len(table.better[table.main][TESTING])
     candidates = table.numbers(*CANDIDATES)
     least = least_texts(len(table.rivals(candidates[0])))
     if texts < least:
         ordered = sorted(candidates, key=lambda m: -_overall(table.better[table.main][:, m]))
         sentence = (
-            f"Too few texts to decide: {_texts(texts)} held out, and at least {least} are needed for any difference to be "
-            f"significant; give {2 * least} in all."
+            f"Too few texts to decide: {_texts(texts)} held out, but significance needs at least {least}; give "
+            f"{2 * least} in all."
         )
-        reason = f"Half of them choose a method, the other half test it: at least {2 * least:,} are needed."
+        reason = f"Half of the texts choose a method and the other half test it, which needs at least {2 * least:,}."
         return _verdict(table, ordered[0], sentence, _undecided(table, ordered), reason)
     return _tested(table, chosen(table, candidates), texts)
 
@@ -175,7 +179,7 @@ def _verdict(
 
 
 def _overall(column: Floats) -> float:
-    """The mean over the texts that have a value; last where none has."""
+    """Return the mean over the texts that have a value; -inf if none has."""
     there = column[np.isfinite(column)]
     return float(there.mean()) if len(there) else -np.inf
 
@@ -188,10 +192,10 @@ def _undecided(table: Table, methods: Sequence[int]) -> str:
 
 
 def chosen(table: Table, candidates: Sequence[int]) -> int:
-    """The best candidate on the half of the texts that chooses.
+    """Return the best candidate on the half of the texts used for choosing.
 
-    First those that win against most rivals by the metric that decides, then those that lose to none by another, then those
-    that lead most rivals; among them the best mean rank over metrics, and of equal ones the fastest.
+    Candidates are compared by how many rivals they beat by the deciding metric, then by losing to none by another
+    metric, then by how many rivals they lead. Ties go to the best mean rank over metrics, then to the fastest.
     """
     placed = np.stack([_mean_ranks(own[CHOOSING]) for own in table.better.values()])
     there = np.isfinite(placed)
@@ -223,9 +227,9 @@ def _tested(table: Table, method: int, texts: int) -> Recommendation:
         return _nothing_ahead(table, method, unbeaten, texts, enough)
     of_paper = table.methods[method]["kind"] == "paper"
     level = [duel for duel in open_duels if duel.rival not in baselines and not duel.leads]
-    if level and not of_paper:  # one of the paper's methods is as good: is it good enough?
+    if level and not of_paper:  # if one of the paper's methods is as good, recommend it
         return _tested(table, min(level, key=lambda duel: duel.effect or 0.0).rival, texts)
-    # which of the paper's own methods is the best need not be settled to use one of them
+    # using one of the paper's own methods does not require knowing which of them is the best
     short = [duel for duel in open_duels if duel.leads and (duel.rival in baselines or not of_paper)]
     if short:
         return _too_few(table, method, short, texts)
@@ -282,12 +286,14 @@ def _further(table: Table, method: int) -> Duel | None:
 def _by_how_much(table: Table, closest: Duel) -> str:
     rival, more = _spelled(table, closest.rival), f"{_mean(closest):.3f}"
     if table.main == "blank-out":
-        return f"Its order of tokens agrees with leaving each out by {more} more than that of {rival}, the closest"
-    return f"Deleting the tokens it puts first lowers the answer by {more} more than with {rival}, the closest"
+        return (
+            f"Its order of tokens agrees with leaving each token out by {more} more than that of {rival}, the closest"
+        )
+    return f"Deleting the tokens it ranks first lowers the answer by {more} more than with {rival}, the closest"
 
 
 def _nothing_ahead(table: Table, method: int, unbeaten: Sequence[Duel], texts: int, enough: int) -> Recommendation:
-    """enough: so many texts show that there is nothing; fewer do where a baseline is significantly better."""
+    """Report that nothing is ahead. enough: how many texts show this, unless a baseline is significantly better."""
     lost = [duel for duel in unbeaten if duel.lost]
     settled = texts >= enough or bool(lost)
     names = {table.name(duel.rival) for duel in (lost if lost and texts < enough else unbeaten)}
@@ -296,36 +302,37 @@ def _nothing_ahead(table: Table, method: int, unbeaten: Sequence[Duel], texts: i
     if settled:
         sentence = f"No method is ahead of {what} on these texts: do not rank tokens by any of them."
         headline = f"No method does better than {what}: do not rank tokens by any of them."
-        reason = f"The best on one half of the texts is not ahead on the other: {_texts(texts)}."
+        reason = f"The best method on one half of the texts is not ahead on the other half: {_texts(texts)}."
         return _verdict(table, method, sentence, headline, reason)
     sentence = (
-        f"Too few texts to decide: on {_texts(texts)} held out no method is ahead of {what}, and {enough} would show a "
+        f"Too few texts to decide: on {_texts(texts)} held out no method is ahead of {what}; {enough} would show a "
         f"difference of medium size; give {2 * enough} in all."
     )
     every = len(table.better[table.main])
     headline = f"{_texts(every)} are too few to decide whether any method does better than {what}."
     reason = (
-        f"Half of them choose a method, the other half test it: {2 * enough:,} would show a difference of medium size."
+        f"Half of the texts choose a method and the other half test it: {2 * enough:,} would show a difference of "
+        "medium size."
     )
     return _verdict(table, method, sentence, headline, reason)
 
 
 def _too_few(table: Table, method: int, short: Sequence[Duel], texts: int) -> Recommendation:
-    """Which difference is open, and how many texts would settle it."""
+    """Report which difference is open, and how many texts would settle it."""
     weakest = min(short, key=lambda duel: duel.effect or 0.0)
     count = texts_for(weakest.effect or 0.0, len(table.rivals(method)))
     seen = f"{table.name(method)} against {table.name(weakest.rival)}, {_metric(table.main)} {_interval(weakest)}"
     ordered = sorted(short, key=lambda duel: duel.effect or 0.0)
     headline = _undecided(table, [method, *(duel.rival for duel in ordered)])
     if count is None or count > MOST:
-        sentence = f"Too few texts to decide: {_texts(texts)} held out, and hardly any difference to be seen ({seen})."
-        return _verdict(table, method, sentence, headline, "There is hardly any difference between them to be seen.")
+        sentence = f"Too few texts to decide: {_texts(texts)} held out, and hardly any difference is visible ({seen})."
+        return _verdict(table, method, sentence, headline, "There is hardly any visible difference between them.")
     needed = max(count, texts + 1)
     sentence = (
-        f"Too few texts to decide: {_texts(texts)} held out, and about {needed:,} are needed for the difference seen "
-        f"({seen}); give {2 * needed:,} in all."
+        f"Too few texts to decide: {_texts(texts)} held out, but the difference seen ({seen}) needs about "
+        f"{needed:,}; give {2 * needed:,} in all."
     )
-    reason = f"Half of them choose a method, the other half test it: about {2 * needed:,} would tell these apart."
+    reason = f"Half of the texts choose a method and the other half test it: about {2 * needed:,} would separate these."
     return _verdict(table, method, sentence, headline, reason)
 
 
@@ -344,7 +351,9 @@ def _divided(table: Table, method: int, duels: Sequence[Duel], loss: tuple[str, 
 
 
 def least_texts(rivals: int) -> int:
-    """With how many texts a method could be significantly ahead of so many rivals: if all agree, p is 2·2⁻ⁿ, times rivals.
+    """Return how many texts make a significant lead over `rivals` methods possible.
+
+    If all texts agree, p is 2·2⁻ⁿ, times rivals.
 
     >>> least_texts(6)
     8
@@ -353,10 +362,10 @@ def least_texts(rivals: int) -> int:
 
 
 def texts_for(size: float, rivals: int) -> int | None:
-    """How many texts Wilcoxon's test needs for an effect of this size, by Noether (1987): ``4 (z_α + z_β)² / (3 r²)``.
+    """Return how many texts Wilcoxon's test needs for an effect of this size; None if there is no effect.
 
-    size: the matched-pairs rank-biserial correlation r, which is ``2 P(d + d' > 0) - 1``. α is the level after Holm's first
-    step. None where there is no effect.
+    By Noether (1987) it is ``4 (z_α + z_β)² / (3 r²)``, with α the level after Holm's first step.
+    size: the matched-pairs rank-biserial correlation r, which is ``2 P(d + d' > 0) - 1``.
 
     >>> texts_for(0.5, 6), texts_for(0.25, 6), texts_for(0.0, 6)
     (65, 259, None)
@@ -382,7 +391,7 @@ def _range(duel: Duel) -> str:
 
 
 def _kind(metric: str) -> str:
-    """comprehensiveness of comprehensiveness (mask)."""
+    """Return the metric without its deletion: comprehensiveness for comprehensiveness (mask)."""
     return metric.split(" (")[0]
 
 
@@ -400,7 +409,7 @@ def _rival(table: Table, method: int) -> str:
 
 
 def _spelled(table: Table, method: int) -> str:
-    """The name for a reader who has not met it: baselines as what they do."""
+    """Return a method's name for a reader who does not know it: baselines are described."""
     names = {"random": "chance", **dict.fromkeys(POSITIONS, "the position of a token")}
     name = table.name(method)
     return names.get(name, name) if table.methods[method]["kind"] == "baseline" else name

@@ -1,4 +1,4 @@
-"""Rank correlation, bootstrap intervals, paired tests and tests of ranks; a sample without a value is NaN."""
+"""Rank correlation, bootstrap intervals, paired tests and tests of ranks; NaN is a missing value."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from attnflow.errors import InputError
 
 Floats = NDArray[np.float64]
 
-DIGITS = 2.0**30  # scores that agree to nine digits tie: flows that are equal come from sums in different orders
+DIGITS = 2.0**30  # scores that agree to nine digits tie: equal flows come from sums in different orders
 TIES = ("mean", "authors")
 SIGNIFICANT = 0.05
-FEW = 13  # differences, up to which all signs are tried, as by scipy, which takes up to a second for that
+FEW = 13  # up to this many differences all signs are tried, as scipy does, but scipy takes up to a second
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over samples and the 95 % bootstrap interval of that mean."""
+    """A mean over samples and its 95 % bootstrap interval."""
 
     mean: float
     low: float
@@ -32,7 +32,9 @@ class Interval:
 
 
 def ranks(x: Floats, dense: bool = False) -> Floats:
-    """Ranks from 1 along the last axis, ties sharing the mean of theirs; dense: ties share one, and the next is one more.
+    """Return ranks from 1 along the last axis; ties share their mean rank.
+
+    dense: ties share one rank, and the next is one more.
 
     >>> ranks(np.array([0.3, 0.1, 0.3, 2.0])).tolist()
     [2.5, 1.0, 2.5, 4.0]
@@ -60,10 +62,10 @@ def ranks(x: Floats, dense: bool = False) -> Floats:
 
 
 def spearman(x: Floats, y: Floats, ties: str = "mean") -> float:
-    """The correlation of the ranks; NaN where there is none: fewer than two values, or all of one side equal.
+    """Return the correlation of the ranks; NaN for fewer than two values, or if all values of one side are equal.
 
-    ties: "mean" gives tied values the mean of their ranks. "authors" is ``1 - 6·Σd² / (n·(n²-1))`` on dense ranks, as in
-        the paper's code: the same without ties, and biased with them.
+    ties: "mean" gives tied values their mean rank. "authors" is ``1 - 6·Σd² / (n·(n²-1))`` on dense ranks, as in the
+        paper's code: the same without ties, and biased with them.
 
     >>> round(spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 9.0, 4.0])), 3)
     0.5
@@ -75,12 +77,12 @@ def spearman(x: Floats, y: Floats, ties: str = "mean") -> float:
 
 
 def rank_correlations(x: Floats, y: Floats, ties: str = "mean") -> Floats:
-    """`spearman` of every row of ``x[i, token]`` with every row of ``y[j, token]``: ``[i, j]``."""
+    """Return `spearman` of every row of ``x[i, token]`` with every row of ``y[j, token]``: ``[i, j]``."""
     if ties not in TIES:
         raise InputError(f"ties={ties!r}: expected one of {', '.join(map(repr, TIES))}")
     n = x.shape[-1]
     if n != y.shape[-1]:
-        raise InputError(f"rank correlation of {n} with {y.shape[-1]} values: expected as many of both")
+        raise InputError(f"rank correlation of {n} with {y.shape[-1]} values: expected the same number of both")
     if n < 2:
         return np.full((len(x), len(y)), np.nan)
     a, b = (ranks(v, dense=ties == "authors") for v in (x, y))
@@ -100,9 +102,9 @@ def _ranks_nothing(values: Floats, placed: Floats) -> NDArray[np.bool_]:
 
 
 def intervals(table: Floats, resamples: int = 5000, seed: int = 0) -> list[Interval | None]:
-    """For each column of ``table[sample, column]`` its mean and the percentile interval over resampled samples.
+    """Return for each column of ``table[sample, column]`` its mean and the percentile interval over resampled samples.
 
-    NaN is no value and is left out; a column without any value gives None.
+    NaN values are left out; a column without any value gives None.
     """
     n = len(table)
     if not n:
@@ -122,16 +124,16 @@ def intervals(table: Floats, resamples: int = 5000, seed: int = 0) -> list[Inter
     return bounds
 
 
-@lru_cache(maxsize=1)  # a table asks for the same draws dozens of times, and they take longer than their use
+@lru_cache(maxsize=1)  # a table needs the same draws dozens of times, and drawing takes longer than using them
 def _draws(n: int, resamples: int, seed: int) -> Floats:
-    """How often each of n samples is in each resample: ``[resample, sample]``."""
+    """Return how often each of n samples is in each resample: ``[resample, sample]``."""
     return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
 
 
 def wilcoxon(difference: Floats) -> float | None:
-    """The two-sided p of Wilcoxon's signed-rank test that paired differences lie around 0; zeros are ranked, then left out.
+    """Return the two-sided p of Wilcoxon's signed-rank test that paired differences are centred on 0.
 
-    None with fewer than two differences other than 0, which say nothing.
+    Zeros are ranked, then left out. None with fewer than two differences other than 0.
 
     >>> wilcoxon(np.array([0.1, 0.1, 0.2, 0.2, 0.3]))
     0.0625
@@ -144,19 +146,19 @@ def wilcoxon(difference: Floats) -> float | None:
     if len(present) > FEW:
         return float(stats.wilcoxon(present, zero_method="pratt", method="auto").pvalue)
     size = stats.rankdata(np.abs(present))[present != 0]
-    sums = _signs(len(size)) @ size  # of multiples of ½, so exact
+    sums = _signs(len(size)) @ size  # sums of multiples of ½, so exact
     positive = size[present[present != 0] > 0].sum()
     return float(min(1.0, 2 * min((sums <= positive).mean(), (sums >= positive).mean())))
 
 
 @cache
 def _signs(n: int) -> Floats:
-    """Every subset of n differences that may be the positive ones, ``[2ⁿ, n]``."""
+    """Return every subset of n differences that may be the positive ones, ``[2ⁿ, n]``."""
     return ((np.arange(2**n)[:, None] >> np.arange(n)) & 1).astype(np.float64)
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Holm's correction: the p values as they count when all are tested at once.
+    """Return p values with Holm's correction for testing all of them at once.
 
     >>> holm([0.01, None, 0.04, 0.03])
     [0.03, None, 0.06, 0.06]
@@ -171,9 +173,9 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
 
 def effect(difference: Floats) -> float | None:
-    """The matched-pairs rank-biserial correlation ``(W⁺ - W⁻) / (W⁺ + W⁻)`` (Kerby 2014), with the rank sums of `wilcoxon`.
+    """Return the matched-pairs rank-biserial correlation ``(W⁺ - W⁻) / (W⁺ + W⁻)`` (Kerby 2014).
 
-    1 where all differences are positive. As in that test, zeros are ranked and then left out; None where all are zero.
+    It is 1 if all differences are positive. As in `wilcoxon`, zeros are ranked and then left out; None if all are zero.
 
     >>> effect(np.array([1.0, 2.0, -3.0, 4.0]))
     0.4
@@ -185,10 +187,10 @@ def effect(difference: Floats) -> float | None:
 
 
 def friedman(placed: Floats) -> dict[str, float] | None:
-    """Friedman's test that all methods rank alike, of ``placed[sample, method]``, ranks within each sample; ties corrected.
+    """Return Friedman's test that all methods rank alike, from ranks ``placed[sample, method]`` within each sample.
 
-    ``χ² = (k-1) · Σⱼ (Rⱼ - N(k+1)/2)² / Σᵢⱼ (rᵢⱼ - (k+1)/2)²`` with rank sums Rⱼ of k methods over N samples. None where
-    every sample ties all methods.
+    ``χ² = (k-1) · Σⱼ (Rⱼ - N(k+1)/2)² / Σᵢⱼ (rᵢⱼ - (k+1)/2)²`` with rank sums Rⱼ of k methods over N samples, corrected
+    for ties. None if every sample ties all methods.
     """
     from scipy import stats
 
@@ -202,7 +204,7 @@ def friedman(placed: Floats) -> dict[str, float] | None:
 
 
 def critical_difference(k: int, n: int) -> float:
-    """How far the mean ranks of two among k methods on n samples must lie apart, by Nemenyi's test at 0.05 (Demšar 2006).
+    """Return how far apart two of k mean ranks on n samples must be, by Nemenyi's test at 0.05 (Demšar 2006).
 
     ``q / √2 · √(k(k+1) / 6n)``, where q is the 0.95 quantile of the studentized range.
 
@@ -212,7 +214,7 @@ def critical_difference(k: int, n: int) -> float:
     return float(_studentized(k) / np.sqrt(2) * np.sqrt(k * (k + 1) / (6 * n)))
 
 
-@cache  # an integral, inverted: a second each for many methods
+@cache  # inverting an integral takes a second each for many methods
 def _studentized(k: int) -> float:
     from scipy import stats
 
@@ -220,7 +222,7 @@ def _studentized(k: int) -> float:
 
 
 def groups(ordered: Sequence[float], distance: float) -> list[list[int]]:
-    """The longest runs ``[first, last]`` of ordered mean ranks that lie less than a distance apart.
+    """Return the longest runs ``[first, last]`` of ordered mean ranks that are less than a distance apart.
 
     >>> groups([1.0, 1.5, 2.2, 4.0], 1.0)
     [[0, 1], [1, 2]]
@@ -234,7 +236,7 @@ def groups(ordered: Sequence[float], distance: float) -> list[list[int]]:
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share.
+    """Return the 95 % Wilson interval of a share.
 
     >>> [round(x, 3) for x in wilson(95, 100)]
     [0.888, 0.978]

@@ -1,12 +1,12 @@
-"""What a token is worth to the model's answer: by taking it away, or by the gradient at its embedding.
+"""What a token is worth to the model's answer: by removing it, or by the gradient at its embedding.
 
 blank_out              the change of the answer's probability without the token
 gradient               the gradient of the answer with respect to the token's embedding
-integrated_gradients   the same along the way from a blank text to this one (captum)
+integrated_gradients   the same along the path from a blank text to this one (captum)
 shapley                the mean change over random orders of adding tokens (captum)
 
 leave_out              the log-probabilities of an answer's tokens without groups of the prompt's tokens
-fit                    estimates for the groups that nobody left out, from those that somebody did
+fit                    estimates for groups that were not left out, from those that were
 """
 
 from attnflow.importance.baselines import integrated_gradients as integrated_gradients

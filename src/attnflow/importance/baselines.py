@@ -1,4 +1,4 @@
-"""Two attributions beyond the plain ones, through captum: integrated gradients and sampled Shapley values."""
+"""Two more attributions, through captum: integrated gradients and sampled Shapley values."""
 
 from __future__ import annotations
 
@@ -60,22 +60,27 @@ def integrated_gradients(
     steps: int = 50,
     truncate: bool = False,
 ) -> TokenAttention | list[TokenAttention]:
-    """``Σ_d (x_d - x'_d) · ∫₀¹ ∂f(x' + a(x - x')) / ∂x_d da``, f the answer, x' the embeddings of a text of blanks.
+    """Return ``Σ_d (x_d - x'_d) · ∫₀¹ ∂f(x' + a(x - x')) / ∂x_d da``, f the answer, x' the embeddings of a text of blanks.
 
-    text, answer, truncate: as in `blank_out`; of: as in `gradient`; by: the blank, but not "remove". Special tokens are
-    the same in both texts and so get 0. The values sum to f(x) - f(x'); `provenance` says how far they miss it (delta).
-    steps: of the integral.
+    Special tokens are the same in both texts and so get 0. The values sum to f(x) - f(x'); `provenance` says how far they
+    miss it (delta).
+
+    text, answer, truncate: as in `blank_out`.
+    of: as in `gradient`.
+    by: the blank, except "remove".
+    steps: the number of steps of the integral.
     """
     _count(steps, "steps")
     captum, token = _captum(), blank_token(model, by)
+    model.check_gradients()
     results = []
     for q in _questions(model, text, answer, of, truncate):
         with embeddings(model, q.tensors["input_ids"]) as read:
             logits_of(model, q.tensors)
         if read.calls != 1 or len(read.leaves) != 1:
             raise InputError(
-                f"integrated gradients need the embeddings of the tokens to be read once, and {type(model.model).__name__} "
-                f"uses its embedding layer {read.calls} times: take gradient or shapley"
+                f"integrated gradients need a model that embeds its tokens once, and {type(model.model).__name__} uses its "
+                f"embedding layer {read.calls} times: use gradient or shapley"
             )
         method = captum.LayerIntegratedGradients(_explained(model, q, of), embedding_layer(model))
         with torch.enable_grad():
@@ -121,9 +126,12 @@ def shapley(
     seed: int = 0,
     truncate: bool = False,
 ) -> TokenAttention | list[TokenAttention]:
-    """Each token's mean gain when tokens are put in place of blanks one by one, over random orders: sampled Shapley values.
+    """Return each token's mean gain as tokens replace blanks one by one in random orders: sampled Shapley values.
 
-    Arguments as in `integrated_gradients`; samples: how many orders; seed: of the orders. The values sum to f(x) - f(x').
+    The values sum to f(x) - f(x'). Arguments as in `integrated_gradients`, and:
+
+    samples: the number of orders.
+    seed: the seed of the orders.
     """
     _count(samples, "samples")
     _count(seed, "seed", least=0)
@@ -160,7 +168,7 @@ def _count(number: int, name: str, least: int = 1) -> None:
 def _captum() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of captum's own imports
+            warnings.simplefilter("ignore")  # from captum's own imports
             import captum.attr
     except ImportError:
         raise InputError("this needs captum: pip install 'attnflow[importance]'") from None
@@ -172,14 +180,14 @@ def _named(model: Runner, token: int) -> str:
 
 
 def _blank(model: Runner, question: Question, token: int) -> Tensor:
-    """The text with a blank for every token but the special ones, which belong to every text."""
+    """Return the text with a blank for every token but the special ones, which belong to every text."""
     ids = model.placed(question.tensors)["input_ids"].clone()
     ids[0, ~torch.tensor(question.encoded.special)] = token
     return ids
 
 
 def _features(model: Runner, question: Question) -> Tensor:
-    """Special tokens are one feature, which changes nothing; every other token is one of its own."""
+    """Return the feature of each token: special tokens share one, which changes nothing; every other token has its own."""
     special = torch.tensor(question.encoded.special)
     numbers = torch.where(special, 0, torch.cumsum(~special, 0))
     if not special.any():
@@ -188,7 +196,7 @@ def _features(model: Runner, question: Question) -> Tensor:
 
 
 def _explained(model: Runner, question: Question, of: str) -> Callable[[Tensor], Tensor]:
-    """The answer as a function of token ids ``[row, token]``."""
+    """Return the answer as a function of token ids ``[row, token]``."""
 
     def run(ids: Tensor) -> Tensor:
         rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != "input_ids"}

@@ -1,4 +1,4 @@
-"""Blank-out: what happens to the answer without the token."""
+"""Blank-out: what happens to the answer without a token."""
 
 from __future__ import annotations
 
@@ -65,28 +65,28 @@ def blank_out(
     truncate: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TokenAttention | list[TokenAttention]:
-    """How much of the answer's probability depends on each token: ``|p(y | x) - p(y | x without token i)|``.
+    """Return how much the answer's probability depends on each token: ``|p(y | x) - p(y | x without token i)|``.
 
     text: a text, a pair, a dict of tensors; or a list of these, for a list of results.
-    answer: y, the class or the token by name or number; the model's own answer by default. For a list, a list. Of a model
-        that writes the next token, also a text of several, as it is written (a space before it counts): y is then all of
-        them, each after the ones before, by the product of their probabilities or the sum of their logits or log-odds.
-    by: what stands in the token's place: "unk", "mask", "pad", "remove" for nothing, or the id of a token. By default the
-        first of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which.
-    of: what is measured: the "probability", "logit", "log-odds" or "difference" of the answer, as in `gradient`. Where a
-        sure model stays sure whatever is blanked, a warning says that the probability ranks next to nothing.
-    signed: keep the sign: positive where the token speaks for the answer.
-    unit: what is blanked at once: "token"; "word", all tokens of it together; or "sentence". The result is over these.
-    seconds: how long it may take, of one text; by default as long as it takes. What there was no time for is NaN, which is
-        not 0, and ``provenance["computed"]`` says how much there is. The first eight are run in any case.
+    answer: y, the class or the token by name or number; by default the model's own answer. For a list of texts, a list. For
+        a model that writes the next token, also a text of several tokens, exactly as written (a space before it counts): y
+        is then all of them in order, by the product of their probabilities or the sum of their logits or log-odds.
+    by: what replaces the token: "unk", "mask", "pad", "remove" for nothing, or the id of a token. The default is the first
+        of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which.
+    of: what is measured: the "probability", "logit", "log-odds" or "difference" of the answer, as in `gradient`. If a
+        confident model stays confident whatever is blanked, a warning says that the probability ranks next to nothing.
+    signed: keep the sign: positive if the token supports the answer.
+    unit: what is blanked at once: "token"; "word", all its tokens together; or "sentence". The result is over these units.
+    seconds: a time limit per text; by default there is none. Values that were not computed in time are NaN, not 0, and
+        ``provenance["computed"]`` says how many there are. The first eight are always computed.
     first: another result of the same text, whose largest values are blanked first, such as `Trace.sources`; by default
         the order is that of the text.
     truncate: cut texts that are longer than the model takes.
-    progress: called after every batch with how many texts with a blank are done and how many there will be; what it raises
-        stops the work.
+    progress: called after every batch with the number of blanked texts done and the total; an exception from it stops the
+        work.
 
-    A model that writes the next token reads a long text with a blank on the key-value cache of what stands before the
-    blank, which the blank does not change, where the cache gives what a pass from the beginning gives.
+    For a model that writes the next token, a long text with a blank runs on the key-value cache of what comes before the
+    blank, which the blank does not change, if the cache gives the same results as a pass from the beginning.
 
     All tokens are blanked in turn, special ones too. Only the mask, or the one position that the class is read at, cannot
     be removed; it gets 0. For a model that answers with one number, the number takes the place of the probability.
@@ -143,7 +143,7 @@ def _left(
     begun: float,
     progress: Callable[[int, int], None] | None,
 ) -> dict[tuple[int, int], float]:
-    """What is left of the score of each text (the first number) without each group (the second), as far as time went."""
+    """Return the score of each text (the first number) without each group (the second), as far as time allowed."""
     if progress is not None:
         progress(0, len(blanks))
     prefixes = {}
@@ -164,7 +164,7 @@ def _left(
             if progress is not None:
                 progress(len(left), planned)
     if progress is not None and len(left) < len(blanks):
-        progress(len(left), len(left))  # there was no time for what had been planned
+        progress(len(left), len(left))  # time ran out before the plan was done
     return left
 
 
@@ -172,34 +172,34 @@ def _check_time(text: Any, seconds: float | None, first: TokenAttention | None) 
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0):
         raise InputError(f"seconds={seconds!r}: expected a number above 0, or None for all tokens")
     if isinstance(text, list) and (seconds is not None or first is not None):
-        raise InputError("seconds and first go with one text: give one at a time")
+        raise InputError("seconds and first need a single text: give one at a time")
     if first is not None and not isinstance(first, TokenAttention):
         raise InputError(
-            f"first={first!r:.60}: expected a result of this text, such as model.gradient(text) or Trace.sources()"
+            f"first={first!r:.60}: expected a result for this text, such as model.gradient(text) or Trace.sources()"
         )
 
 
 def _order(units: BlankUnits, question: Question, first: TokenAttention | None) -> list[int]:
-    """The groups in the order in which they are blanked: what is largest by another result first."""
+    """Return the groups in the order in which they are blanked: the largest by another result first."""
     if first is None:
         return list(range(len(units.groups)))
     row, tokens = np.abs(first.row()), question.encoded.tokens
     if len(row) != len(tokens):
         raise InputError(
-            f"first has {len(row)} inputs, and the text has {len(tokens)} tokens: expected a result of this text"
+            f"first has {len(row)} inputs, and the text has {len(tokens)} tokens: expected a result for this text"
         )
     for i, (other, token) in enumerate(zip(first.tokens, tokens, strict=True)):
         if other != token:
             raise InputError(
-                f"first is of another text: its token {i} is {other!r}, and that of this text is {token!r}; expected a "
-                "result of this text"
+                f"first is for another text: its token {i} is {other!r}, and that of this text is {token!r}; expected a "
+                "result for this text"
             )
     sums = [float(row[list(group)].sum()) for group in units.groups]
     return sorted(range(len(sums)), key=lambda group: -sums[group])
 
 
 def _can_go(question: Question, group: Sequence[int]) -> bool:
-    """Whether something is left without these tokens that the answer is read from."""
+    """Return whether the answer can still be read without these tokens."""
     return len(group) < question.length and (question.kind == "next token" or question.place not in group)
 
 
@@ -208,13 +208,13 @@ def _largest(row: FloatArray) -> float:
 
 
 def _partial(row: FloatArray, seconds: float | None, first: TokenAttention | None) -> dict[str, Any]:
-    """What a result says of values that there was no time for: these are NaN."""
+    """Return the provenance of a result whose values were not all computed in time: the others are NaN."""
     count = int(np.isfinite(row).sum())
     return {"computed": {"count": count, "of": len(row), "seconds": seconds, "first": first and first.method}}
 
 
 def blank_id(model: Runner, by: str | int | None, argument: str = "by") -> int | None:
-    """The id of the token that replaces another; None for removing it. argument: what a user calls `by`."""
+    """Return the id of the token that replaces another; None for removing it. argument: the user's name for `by`."""
     if isinstance(by, int) and not isinstance(by, bool):
         if 0 <= by < model.vocabulary():
             return by
@@ -235,11 +235,11 @@ def blank_id(model: Runner, by: str | int | None, argument: str = "by") -> int |
 
 
 def blank_token(model: Runner, by: str | int | None, argument: str = "by") -> int:
-    """The id of the token that replaces another, where one must."""
+    """Return the id of the token that replaces another, if removing it is not possible."""
     token = blank_id(model, by, argument)
     if token is None:
         raise InputError(
-            f"{argument}={by!r}: the blank text is as long as the text, so a token must stand in each place; expected "
+            f"{argument}={by!r}: the blank text must be as long as the text, so each token needs a replacement; expected "
             "'unk', 'mask', 'pad' or the id of a token"
         )
     return token

@@ -1,4 +1,4 @@
-"""What blank-out takes away at once: single tokens, whole words or whole sentences of a text."""
+"""What blank-out blanks at once: single tokens, whole words or whole sentences of a text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BlankUnits:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What a result says of its units: of sentences also the first token and the last one of each."""
+        """Return the provenance of the units: for sentences also the first and the last token of each."""
         if self.unit == "sentence":
             return {"unit": self.unit, "positions": [[group[0], group[-1]] for group in self.groups]}
         return {} if self.unit == "token" else {"unit": self.unit}
@@ -39,7 +39,7 @@ def check_unit(unit: str) -> None:
 
 
 def units_of(encoded: Encoded, unit: str) -> BlankUnits:
-    """The units of one text. Special tokens are units of their own, and in no sentence."""
+    """Return the units of one text. Special tokens are separate units, and in no sentence."""
     if unit == "token":
         singles = tuple((i,) for i in range(len(encoded.tokens)))
         return BlankUnits(unit, singles, encoded.tokens, encoded.special, encoded.word_ids, encoded.word_texts)
@@ -58,7 +58,7 @@ def units_of(encoded: Encoded, unit: str) -> BlankUnits:
 
 
 def _sentences(encoded: Encoded) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
-    """The tokens of each sentence and its text. A sentence has the tokens of its words and what stands between them."""
+    """Return the tokens of each sentence and its text. A sentence has the tokens of its words and those between them."""
     ranges = text_units.sentences(encoded.text)
     of_words = text_units.assign(_word_ranges(encoded.text, encoded.word_texts), ranges)
     sentence_of = {word: number for number, words in enumerate(of_words) for word in words}
@@ -72,7 +72,7 @@ def _sentences(encoded: Encoded) -> tuple[tuple[tuple[int, ...], ...], tuple[str
 
 
 def _word_ranges(text: str, words: Sequence[str]) -> list[Range]:
-    """Where each word stands, each after the one before; an empty range where it is not to be found as it is written."""
+    """Return where each word is, each after the one before; an empty range for a word that is not found as written."""
     ranges, at = [], 0
     for word in words:
         start = text.find(word, at)

@@ -1,4 +1,4 @@
-"""Texts with some of their tokens blanked, scored: on the cache of what comes before, in parts that a time limit allows."""
+"""Scores of texts with some tokens blanked: on the cache of what comes before, in parts that a time limit allows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 SHORT = 64
-"""Up to so many tokens all blanks of a text run in a batch or two, which a cache would not make quicker."""
+"""Up to this many tokens, all blanks of a text run in a batch or two, and a cache would not be faster."""
 
 FIRST = 8
-"""Blanks that are run before anybody looks at the clock."""
+"""The number of blanks that run before the time is checked."""
 
 
 @dataclass(frozen=True)
 class Blank:
-    """One text with a group of its tokens blanked. text: its number. group: the number of the group; -1 for the text as it
-    is, which has no positions."""
+    """One text with a group of its tokens blanked. text: its number. group: the number of the group; -1 for the unchanged
+    text, which has no positions."""
 
     text: int
     group: int
@@ -42,9 +42,9 @@ def scores(
     of: str,
     prefixes: Mapping[int, Prefix],
 ) -> Iterator[list[tuple[Blank, float]]]:
-    """What is left of the answer's score with each blank, batch by batch. token: what stands in a place; None for nothing.
+    """Yield the answer's score with each blank, batch by batch. token: the replacement; None to remove.
 
-    prefixes: the caches of the texts that have one; all others are run from their beginning, in batches of one length.
+    prefixes: the caches of the texts that have one; all others run from their beginning, in batches of one length.
     """
     fresh = [blank for blank in blanks if blank.text not in prefixes]
     rows = [_without(about[blank.text].forced, blank.positions, token) for blank in fresh]
@@ -62,10 +62,10 @@ def scores(
 
 
 def prefix_of(model: Runner, question: Question, blanks: Sequence[Blank], token: int | None) -> Prefix | None:
-    """The cache of a text for these blanks; None where it is short, where the model does not write the next token, or where
-    its cache cannot be used.
+    """Return the cache of a text for these blanks, or None.
 
-    A decoder is causal: what comes before a blank does not change, so that each runs from its blank on.
+    None if the text is short, if the model does not write the next token, or if its cache cannot be used.
+    A decoder is causal: a blank does not change what comes before it, so each text runs from its blank on.
     """
     plain = all(name in ("input_ids", "attention_mask") for name in question.tensors)
     mask = question.tensors.get("attention_mask")
@@ -86,17 +86,17 @@ def prefix_of(model: Runner, question: Question, blanks: Sequence[Blank], token:
 def parts(
     blanks: Sequence[Blank], costs: Sequence[int], seconds: float | None, begun: float
 ) -> Iterator[tuple[Sequence[Blank], int]]:
-    """The blanks in their order, as far as there is time, in parts, each with how many there will be by the estimate.
+    """Yield the blanks in order, as far as time allows, in parts, each with the estimated number of blanks in total.
 
-    What the parts before took says for how many of the rest there is time. All of them are the next part where all fit,
-    else half of those that do, so that a wrong estimate is corrected. The first eight are run in any case.
+    The time of earlier parts determines how many of the rest fit. If all of them fit, they are the next part, else half of
+    those that fit, so that a wrong estimate is corrected. The first eight always run.
 
-    costs: tokens that each blank computes. begun: when the clock was started.
+    costs: the tokens that each blank computes. begun: when the clock was started.
     """
     if seconds is None:
         yield blanks, len(blanks)
         return
-    sums, started = [0, *accumulate(costs)], time.monotonic()  # what came before, such as the cache, is paid for once
+    sums, started = [0, *accumulate(costs)], time.monotonic()  # earlier work, such as the cache, is paid only once
     start, end, planned = 0, min(FIRST, len(blanks)), len(blanks)
     while start < end:
         yield blanks[start:end], planned
@@ -109,7 +109,7 @@ def parts(
 
 
 def cost(question: Question, blank: Blank, prefix: Prefix | None) -> int:
-    """How many tokens are computed for a blank."""
+    """Return how many tokens are computed for a blank."""
     length = question.length + len(question.rest)
     return length if prefix is None or not blank.positions else length - min(blank.positions[0], length - 1)
 
@@ -131,7 +131,7 @@ def _without(tensors: Tensors, positions: Sequence[int], token: int | None) -> T
 
 
 def _place(place: int | None, positions: Sequence[int], token: int | None) -> int | None:
-    """Where the answer is read once these positions are gone."""
+    """Return where the answer is read once these positions are gone."""
     if place is None or token is not None:
         return place
     return max(place - sum(i <= place for i in positions), 0)

@@ -42,7 +42,7 @@ REDUCE = {
 }
 
 ROUNDING = 1e-4
-"""A sum over dimensions that is so small beside the sum of absolute values is taken for rounding."""
+"""A sum over dimensions that is this small relative to the sum of absolute values counts as rounding."""
 
 
 class GradientOptions(TypedDict, total=False):
@@ -68,15 +68,15 @@ def gradient(
     of: str = "probability",
     truncate: bool = False,
 ) -> TokenAttention | list[TokenAttention]:
-    """The gradient g of the answer with respect to each token's embedding x, reduced to one number a token.
+    """Return the gradient g of the answer with respect to each token's embedding x, reduced to one number per token.
 
     text, answer, truncate: as in `blank_out`.
-    reduce: "l2" is ``√Σ_d g_d²``; "l1" ``Σ_d |g_d|``; "times-input" ``Σ_d g_d·x_d``; "abs-sum" ``|Σ_d g_d|``, what the
-        authors' code took; "sum" the same with its sign. The last two are 0 up to rounding wherever every path from the
-        embedding passes a LayerNorm, which takes away the mean (BERT, GPT-2): a warning says so.
+    reduce: "l2" is ``√Σ_d g_d²``; "l1" ``Σ_d |g_d|``; "times-input" ``Σ_d g_d·x_d``; "abs-sum" ``|Σ_d g_d|``, as in the
+        authors' code; "sum" the same with its sign. The last two are 0 up to rounding if every path from the embedding
+        passes a LayerNorm, which subtracts the mean (BERT, GPT-2): a warning says so.
     of: "probability" of the answer, its "logit", its "log-odds" ``log p/(1-p)``, or the "difference" between its
-        probability and that of the likeliest other answer (the authors' ``p0 - p1``, up to its sign). A probability near
-        0 or 1 is saturated, which a warning says: its gradient is exact and tiny; logit and log-odds do not saturate.
+        probability and that of the likeliest other answer (the authors' ``p0 - p1``, up to its sign). A probability near 0
+        or 1 is saturated: its gradient is exact and tiny, and a warning says so. Logit and log-odds do not saturate.
     """
     if reduce not in REDUCE:
         raise InputError(f"reduce={reduce!r}: expected one of {', '.join(map(repr, REDUCE))}")
@@ -104,8 +104,8 @@ def gradient(
     if "sum" in reduce and left < ROUNDING * whole:
         warnings.warn(
             f"the gradient of every token sums to 0 over its dimensions, up to rounding ({left:.1g} of {whole:.1g}): "
-            f"the model takes the mean away from what it reads, so reduce={reduce!r} ranks rounding errors; "
-            "reduce='l2' does not",
+            f"the model subtracts the mean from what it reads, so reduce={reduce!r} ranks rounding errors; use "
+            "reduce='l2'",
             AttentionWarning,
             stacklevel=2,
         )
@@ -116,19 +116,20 @@ def gradient(
 
 
 def forward_and_backward(model: Runner, question: Question) -> tuple[Tensor, Tensor]:
-    """The gradient of the answer's probability at the embeddings, and these: ``[token, dimension]``."""
+    """Return the gradient of the answer's probability at the embeddings, and the embeddings: ``[token, dimension]``."""
     g, x = _gradients(model, [question], [0], dict(question.forced), "probability")
     return g[0], x[0]
 
 
 def _gradients(model: Runner, about: list[Question], at: list[int], batch: Tensors, of: str) -> tuple[Tensor, Tensor]:
-    """The gradient with respect to the embeddings, and these: ``[row, token, dimension]`` of one batch.
+    """Return the gradient with respect to the embeddings, and the embeddings: ``[row, token, dimension]`` of one batch.
 
-    ``∂p = p·(1-p)·∂(log-odds)``: what comes back through the network is the gradient of the log-odds, which is never
-    small because the model is sure, so that also half precision keeps its digits. Of several tokens that are
+    ``∂p = p·(1-p)·∂(log-odds)``: only the gradient of the log-odds goes back through the network. It does not become small
+    when the model is confident, so half precision keeps its digits too. For several tokens it is
     ``∂Πp_k = Πp_k · Σ_k (1-p_k)·∂(log-odds)_k``.
     """
     rows = [about[i] for i in at]
+    model.check_gradients()
     with torch.enable_grad(), embeddings(model, batch["input_ids"]) as read:
         logits = logits_of(model, batch, grad=True, keep=len(rows[0].answer))
         if len(read.leaves) != 1:
@@ -148,14 +149,14 @@ def _gradients(model: Runner, about: list[Question], at: list[int], batch: Tenso
                 scale = torch.sigmoid(y.detach()) * torch.sigmoid(-y.detach())
         with running():
             (g,) = torch.autograd.grad(y.sum(), read.leaves[0])
-    g = g.double()[:, : rows[0].length]  # the text's own tokens, not the answer's
+    g = g.double()[:, : rows[0].length]  # only the tokens of the text, not of the answer
     if scale is not None:
         g = g * scale[:, None, None].to(g.device)
     return g, read.leaves[0].detach().double()[:, : rows[0].length]
 
 
 class Read:
-    """What the embedding layer did in one forward pass: its calls, and the leaves where it read the tokens themselves."""
+    """What the embedding layer did in one forward pass: its calls, and the leaves that read the tokens themselves."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -164,9 +165,9 @@ class Read:
 
 @contextmanager
 def embeddings(model: Runner, ids: Tensor) -> Iterator[Read]:
-    """While it lasts, what the embedding layer gives for `ids` is a leaf that gradients reach.
+    """Turn the embeddings of `ids` into a leaf that gradients reach, while the context lasts.
 
-    Some models send the types of tokens through the same layer: that is not touched.
+    Some models send token types through the same layer; these calls are left alone.
     """
     read = Read()
     tokens, own = ids.to(model.device), threading.get_ident()

@@ -1,4 +1,4 @@
-"""Leave-one-out, exactly: the log-probability of a written answer with each group of the prompt's tokens left out."""
+"""Exact leave-one-out: the log-probability of a written answer without each group of the prompt's tokens."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ STAGE = "leave-one-out"
 class LeaveOneOut:
     """Log-probabilities of an answer's tokens, with the whole prompt and without each group of its tokens.
 
-    whole: ``[answer token]``. without: ``[group, answer token]``. shared_prefix: whether the groups ran on the prompt's
-    key-value cache, so that only what comes after each was computed; else every text was run from its beginning.
+    whole, without: ``[answer token]`` and ``[group, answer token]``.
+    shared_prefix: whether the groups ran on the prompt's key-value cache, which computes only what comes after each;
+        otherwise every text ran from its beginning.
     """
 
     whole: NDArray[np.float64]
@@ -41,7 +42,7 @@ class LeaveOneOut:
 
     @property
     def drops(self) -> NDArray[np.float64]:
-        """``log p(answer) - log p(answer without the group)`` of each group: positive where it spoke for the answer."""
+        """``log p(answer) - log p(answer without the group)`` of each group: positive if it supported the answer."""
         return np.asarray(self.whole.sum() - self.without.sum(-1))
 
 
@@ -56,21 +57,22 @@ def leave_out(
     cache: Any = None,
     progress: Progress | None = None,
 ) -> LeaveOneOut:
-    """The log-probability of each token of the answer, with the whole prompt and with each group left out.
+    """Return the log-probability of each token of the answer, with the whole prompt and without each group.
 
     model: a decoder, or an encoder-decoder, which reads the prompt and writes the answer.
-    ids: the prompt's tokens. answer: the answer's tokens; of an encoder-decoder, those after the decoder's start token.
+    ids: the prompt's tokens.
+    answer: the answer's tokens; for an encoder-decoder, those after the decoder's start token.
     groups: positions in the prompt; groups may overlap.
-    how: "remove": the text is written without these tokens, and what follows moves up. "mask": no position attends to
-        them, and all others stay where they are. "replace": another token stands in each of their places.
-    replacement: the token for "replace", as `by` of `blank_out`: "unk", "mask", "pad" or an id.
-    cache: the model's key-value cache of the prompt, with or without the answer, from a generation; it is read only. By
+    how: "remove" deletes these tokens, and what follows moves up. "mask" hides them from attention, and all others stay
+        where they are. "replace" puts another token in each of their places.
+    replacement: the token for "replace", like `by` of `blank_out`: "unk", "mask", "pad" or an id.
+    cache: the model's key-value cache of the prompt, with or without the answer, from a generation; it is only read. By
         default one pass over prompt and answer makes it.
-    progress: called with the stage, how many groups are done and how many there are; what it raises stops the work.
+    progress: called with the stage, the number of groups done and the total; an exception from it stops the work.
 
-    A decoder is causal: what comes before a group does not change without it. So each group runs from its first token on,
-    upon the cache of what comes before. The first time, one group is also run from the beginning; a model where the two
-    disagree, or whose cache cannot be cut, runs every text from its beginning, in batches of one length.
+    A decoder is causal: leaving out a group does not change what comes before it. Each group therefore runs from its first
+    token on, with the cache of what comes before. The first time, one group also runs from the beginning. If the two
+    disagree, or if the cache cannot be cut, every text runs from its beginning, in batches of one length.
     """
     sets = _position_sets(model, ids, answer, groups, how)
     token = blank_token(model, replacement, "replacement") if how == "replace" else None
@@ -99,7 +101,7 @@ def leave_out(
 
 
 def _fresh(model: Runner, answer: Sequence[int], variants: Sequence[Variant]) -> Iterator[tuple[int, Row]]:
-    """The number of each variant and the log-probabilities of the answer, every text from its beginning."""
+    """Yield the number of each variant and the log-probabilities of the answer, every text from its beginning."""
     rows = [_tensors(model, variant, answer) for variant in variants]
     for numbers, logits in outputs(model, rows, keep=len(answer)):
         for number, row in zip(numbers, logits, strict=True):
@@ -107,7 +109,7 @@ def _fresh(model: Runner, answer: Sequence[int], variants: Sequence[Variant]) ->
 
 
 def _tensors(model: Runner, variant: Variant, answer: Sequence[int]) -> Tensors:
-    """One text as the model reads it from the beginning."""
+    """Return one text as the model reads it from the beginning."""
     ids, n = list(variant.ids), len(variant.ids)
     if not _reads_first(model):
         hidden = hidden_tensors([variant], 0, n + len(answer) - 1, len(answer))
@@ -119,7 +121,7 @@ def _tensors(model: Runner, variant: Variant, answer: Sequence[int]) -> Tensors:
 
 
 def _reads_first(model: Runner) -> bool:
-    """Whether the prompt goes to an encoder and the answer to a decoder."""
+    """Return whether the prompt goes to an encoder and the answer to a decoder."""
     return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
@@ -130,7 +132,7 @@ def _variant(ids: Sequence[int], positions: Sequence[int], how: str, token: int 
 
 
 def _begun_later(variant: Variant) -> Variant:
-    """The same without hidden first tokens: in a decoder they would see nothing at all, for which some models give NaN."""
+    """Return the same without hidden first tokens: in a decoder they could see nothing, for which some models give NaN."""
     first = next(i for i in range(len(variant.ids)) if i not in variant.hidden)
     hidden = tuple(i - first for i in variant.hidden if i > first)
     return Variant(variant.ids[first:], max(0, variant.shared - first), hidden, first)
@@ -139,16 +141,16 @@ def _begun_later(variant: Variant) -> Variant:
 def _position_sets(
     model: Runner, ids: Sequence[int], answer: Sequence[int], groups: Sequence[Sequence[int]], how: str
 ) -> list[list[int]]:
-    """The positions of each group in order, each once; refuses what cannot be left out."""
+    """Return the positions of each group in order, each once; refuse what cannot be left out."""
     model.check_evaluating()
     if how not in HOW:
         raise InputError(f"how={how!r}: expected one of {', '.join(map(repr, HOW))}")
     if not (_reads_first(model) or writes_next(model)):
-        raise InputError(f"leave-one-out of an answer for {model!r}: expected a model that writes text")
+        raise InputError(f"leave-one-out for {model!r}: expected a model that writes text")
     if how == "mask" and not _reads_first(model) and (not model.accepts("position_ids") or _by_distance(model)):
         raise InputError(
-            f"how='mask': {type(model.model).__name__} counts positions without those that are hidden, so none can stay "
-            "where it is; take 'remove' or 'replace'"
+            f"how='mask': {type(model.model).__name__} does not count hidden positions, so the others cannot stay where "
+            "they are; use 'remove' or 'replace'"
         )
     for name, tokens in (("ids", ids), ("answer", answer)):
         if not len(tokens):
@@ -167,8 +169,8 @@ def _position_sets(
             raise InputError(f"group {number} is empty: expected at least one position in the prompt")
         if len(sets[-1]) == len(ids) and how != "replace":
             raise InputError(
-                f"group {number} is the whole prompt, and nothing would be left to predict the answer's first token from: "
-                "leave a token such as the one that begins every text, or take how='replace'"
+                f"group {number} is the whole prompt, which leaves nothing to predict the answer's first token from: keep "
+                "a token such as the one that begins every text, or use how='replace'"
             )
     return sets
 
@@ -180,5 +182,5 @@ def _check_numbers(name: str, numbers: Sequence[int], end: int, what: str) -> No
 
 
 def _by_distance(model: Runner) -> bool:
-    """Whether attention falls with a distance that is counted over what is not hidden (ALiBi)."""
+    """Return whether attention falls with a distance that does not count hidden positions (ALiBi)."""
     return bool(getattr(model.text_config, "alibi", False))

@@ -1,4 +1,4 @@
-"""Variants of a prompt on the key-value cache of what they share with it: only what comes after is computed."""
+"""Variants of a prompt on the key-value cache of what they share with it: only the rest is computed."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Row = NDArray[np.float64]
 """Log-probabilities of the answer: ``[answer token]``."""
 
 BYTES = {"cpu": 1 << 30, "cuda": 4 << 30}
-"""Largest size of the keys and values of one batch."""
+"""The largest size of the keys and values of one batch."""
 
 OVERHEAD = {"cpu": 40, "cuda": 4096}
-"""What starting one more batch costs, in tokens computed."""
+"""The cost of starting one more batch, in tokens computed."""
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
-"""How far log-probabilities on the cache may be from those of a fresh pass, beside the larger of 1 and themselves."""
+"""How far log-probabilities on the cache may be from those of a fresh pass, relative to their size or at least 1."""
 
 TOLERANCE_HALF = 0.1
 
 _agreed: WeakKeyDictionary[torch.nn.Module, dict[bool, int]] = WeakKeyDictionary()
-"""The longest text for which the cache of a model gave what a fresh pass gives, without and with hidden positions."""
+"""The longest text for which the cache of a model agreed with a fresh pass, without and with hidden positions."""
 
 
 @dataclass(frozen=True)
 class Variant:
     """A prompt, whole or with some tokens left out.
 
-    ids: its tokens. shared: how many of them, from the beginning, are the prompt's own. hidden: which of them nobody
-    attends to. first: at which position the first of them stands.
+    ids: its tokens. shared: how many tokens from the beginning are those of the prompt. hidden: which of them are hidden
+    from attention. first: the position of the first token.
     """
 
     ids: tuple[int, ...]
@@ -55,12 +55,12 @@ class Variant:
 
     @property
     def start(self) -> int:
-        """From where it must be computed: the last token always is, because it predicts the answer's first."""
+        """Where the computation starts. The last token is always computed, because it predicts the answer's first."""
         return min(self.shared, len(self.ids) - 1)
 
 
 def without(ids: Sequence[int], positions: Sequence[int], token: int | None) -> Variant:
-    """A prompt without some of its tokens, or with `token` in their places. positions: in order.
+    """Return a prompt without some of its tokens, or with `token` in their places. positions: in order.
 
     >>> without([5, 6, 7, 8], [1, 2], None), without([5, 6, 7, 8], [1, 2], 0).ids
     (Variant(ids=(5, 8), shared=1, hidden=(), first=0), (5, 0, 0, 8))
@@ -76,19 +76,19 @@ Fresh = Callable[[Variant], Row]
 
 @dataclass(frozen=True, eq=False)
 class Prefix:
-    """The keys and values of all tokens of a prompt but the last, which predicts: a cache that is only read."""
+    """The keys and values of all tokens of a prompt but the last, which predicts: a read-only cache."""
 
     model: Runner
     answer: tuple[int, ...]
     cache: Any
 
     def rows(self, variants: Sequence[Variant]) -> Iterator[tuple[int, Row]]:
-        """The number of each variant and the log-probabilities of the answer, in batches of similar beginnings."""
+        """Yield the number of each variant and the log-probabilities of the answer, in batches of similar beginnings."""
         for number, logits in self.logits(variants):
             yield number, log_probabilities(logits, self.answer)
 
     def logits(self, variants: Sequence[Variant]) -> Iterator[tuple[int, Tensor]]:
-        """The number of each variant and the logits ``[answer token, token]`` that predict the answer, batch by batch."""
+        """Yield the number of each variant and the logits ``[answer token, token]`` that predict the answer, by batch."""
         more = len(self.answer) - 1
         kind = self.model.device.type
         tokens, most = TOKENS.get(kind, TOKENS["cpu"]), BYTES.get(kind, BYTES["cpu"])
@@ -106,9 +106,9 @@ class Prefix:
             yield from zip(numbers, self.run([variants[i] for i in numbers]), strict=True)
 
     def run(self, variants: Sequence[Variant]) -> list[Tensor]:
-        """The logits ``[answer token, token]`` after each variant, all from the earliest start of them on.
+        """Return the logits ``[answer token, token]`` after each variant, all computed from their earliest start.
 
-        Shorter ones are padded on the right, where a causal model never looks.
+        Shorter variants are padded on the right, where a causal model never looks.
         """
         start = min(variant.start for variant in variants)
         texts = [[*variant.ids[start:], *self.answer[:-1]] for variant in variants]
@@ -128,10 +128,10 @@ class Prefix:
 
 
 def hidden_tensors(variants: Sequence[Variant], start: int, end: int, answer_length: int) -> dict[str, Tensor]:
-    """What tells the model which of the tokens up to `end` are hidden, and at which positions those from `start` on stand.
+    """Return the tensors that say which of the tokens up to `end` are hidden, and the positions of those from `start` on.
 
-    Positions are said, because some models count what is not hidden. Padding stands at the position of the text's last
-    token: there may be no position after it.
+    Positions are given because some models count only what is not hidden. Padding gets the position of the text's last
+    token, because there may be no position after it.
     """
     if not any(variant.hidden or variant.first for variant in variants):
         return {}
@@ -147,7 +147,7 @@ def hidden_tensors(variants: Sequence[Variant], start: int, end: int, answer_len
 def batches(
     starts: Sequence[int], lengths: Sequence[int], overhead: int, fits: Callable[[int, int, int, int], bool]
 ) -> list[list[int]]:
-    """Which texts run together: of all ways to cut the texts in the order of their starts, the one that computes least.
+    """Return which texts run together: of all ways to cut the texts in the order of their starts, the cheapest.
 
     A batch of `size` texts computes ``overhead + size · (longest - start)`` tokens, from its earliest start on.
     fits: whether a batch of this size, start, shortest and longest text is small enough; one text alone always is.
@@ -183,28 +183,28 @@ def batches(
 def shared_prefix(
     model: Runner, ids: tuple[int, ...], answer: tuple[int, ...], variants: Sequence[Variant], cache: Any, fresh: Fresh
 ) -> Prefix | None:
-    """The prompt's cache, or None where it saves nothing, cannot be cut, or gives other numbers than a fresh pass.
+    """Return the prompt's cache, or None if it saves nothing, cannot be cut, or disagrees with a fresh pass.
 
-    cache: from elsewhere, or None. fresh: the log-probabilities after one variant, from its beginning.
+    cache: an existing cache, or None. fresh: the log-probabilities after one variant, from its beginning.
     """
     deepest, length = max(variants, key=lambda variant: variant.start), len(ids) - 1
-    if not deepest.start or not model.accepts("past_key_values"):
+    if not deepest.start or not model.accepts("past_key_values") or model.stretching.changes([len(ids) + len(answer)]):
         return None
     pairs = None if cache is None else reading_cache(cache, length)
     if pairs is not None and (count := len(getattr(cache, "layers", pairs.layers)[0].keys)) != 1:
-        raise InputError(f"cache holds {count} texts: expected the key-value cache of this prompt alone")
+        raise InputError(f"cache contains {count} texts: expected the key-value cache of this prompt alone")
     try:
         pairs = pairs or reading_cache(prompt_cache(model, ids[:length]), length)
         if pairs is None:
             return None
         prefix = Prefix(model, answer, pairs)
         return prefix if _agrees(prefix, deepest, fresh) else None
-    except InputError:  # whatever a model does with a cache of this kind: then it runs without
+    except InputError:  # if the model fails with this kind of cache, run without
         return None
 
 
 def _agrees(prefix: Prefix, variant: Variant, fresh: Fresh) -> bool:
-    """Whether the cache gives what a fresh pass gives; it is asked again only of longer texts."""
+    """Return whether the cache agrees with a fresh pass; it is checked again only for longer texts."""
     model, hides, length = prefix.model, bool(variant.hidden or variant.first), len(variant.ids) + len(prefix.answer)
     known = _agreed.setdefault(model.model, {})
     if known.get(hides, 0) >= length:

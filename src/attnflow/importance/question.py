@@ -1,4 +1,4 @@
-"""The answer of a model that importance is about: one number of its output, read at one place."""
+"""The answer that importance is about: one number of the model's output, read at one place."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnflow.capture.frozen import no_answer
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, piece, writes_next
 from attnflow.capture.routes import running
@@ -29,15 +30,15 @@ Tensors = dict[str, Tensor]
 Floats = NDArray[np.float64]
 
 LOGITS = 1 << 25
-"""Largest number of logits of one batch."""
+"""The largest number of logits of one batch."""
 
 TOKENS = {"cpu": 4096, "cuda": 1 << 17}
-"""Largest number of tokens of one batch, where the logits are few."""
+"""The largest number of tokens of one batch with few logits."""
 
 OF = ("probability", "logit", "log-odds", "difference")
 
 SATURATED = 1e-4
-"""A probability so near to 0 or 1 hardly moves, whatever happens to the text."""
+"""A probability this near to 0 or 1 hardly changes, whatever happens to the text."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class Question:
     """One text and the answer that is explained.
 
     kind: "class", "score" (one number, no classes), "masked token" or "next token". place: the position that answers, None
-    where the whole text does. chosen: the class or token. against: the likeliest other one. chance: the probability of
-    the chosen one; of a score, the score itself. rest: the tokens of a longer answer after the chosen one, which then is
-    its first, and `chance` the probability of all of them, one after the other.
+    if the whole text does. chosen: the class or token. against: the likeliest other one. chance: the probability of the
+    chosen one, or the score itself. rest: the tokens of a longer answer after the chosen one, which is then its first;
+    `chance` is then the probability of all of them in order.
     """
 
     encoded: Encoded
@@ -69,7 +70,7 @@ class Question:
 
     @property
     def forced(self) -> Tensors:
-        """The text with the answer behind it, except for its last token, which nothing is predicted from."""
+        """The text followed by the answer, except for its last token, which predicts nothing."""
         if not self.rest:
             return self.tensors
         more = {"input_ids": torch.tensor([self.answer[:-1]])}
@@ -90,16 +91,16 @@ class Question:
 def questions(
     model: Runner, texts: Sequence[Any], labels: Sequence[Any], truncate: bool, several: bool = False
 ) -> list[Question]:
-    """Runs the model once on every text; labels: the class or token to explain, None for the model's own answer.
+    """Run the model once on every text. labels: the class or token to explain, None for the model's own answer.
 
-    several: whether what a language model writes next may have several tokens.
+    several: whether the continuation of a language model may have several tokens.
     """
     model.check_evaluating()
     encoded = [model.encode(text, truncate=truncate) for text in texts]
     for e in encoded:
         if "input_ids" not in e.tensors or "pixel_values" in e.tensors or e.target is not None:
             raise InputError(
-                f"importance of a token for {model!r}: expected a model that reads one text and answers with a class, a "
+                f"importance of tokens for {model!r}: expected a model that reads one text and answers with a class, a "
                 "masked token or the next token"
             )
     answers: list[Question | None] = [None] * len(texts)
@@ -110,7 +111,7 @@ def questions(
 
 
 def _with_chances(model: Runner, about: list[Question]) -> list[Question]:
-    """The same, with the probabilities of the answers that have several tokens."""
+    """Return the same questions with the probabilities of answers of several tokens."""
     long = [number for number, question in enumerate(about) if question.rest]
     for number in long:
         limit, length = model.limit(), about[number].length + len(about[number].rest)
@@ -126,12 +127,12 @@ def _with_chances(model: Runner, about: list[Question]) -> list[Question]:
 
 
 def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any, several: bool = False) -> Question:
-    """The question behind the logits of one text or image; of an answer of several tokens, still without its chance."""
+    """Return the question for the logits of one text or image; an answer of several tokens does not have its chance yet."""
     ids = encoded.tensors.get("input_ids")
     if ids is None and row.dim() != 1:
         raise InputError(
-            f"{model!r} reads no text and gives an answer of shape {tuple(row.shape)}: expected the classes of an image or "
-            "a sound"
+            f"{model!r} reads no text and returns an answer of shape {tuple(row.shape)}: expected the classes of an image "
+            "or a sound"
         )
     kind, place = answered(model, row[None], torch.empty(0) if ids is None else ids[0])
     logits = logits_at(row, place)
@@ -152,9 +153,9 @@ def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any, severa
 def outputs(
     model: Runner, rows: Sequence[Tensors], keep: int | Sequence[int] = 1
 ) -> Iterator[tuple[list[int], Tensor]]:
-    """The logits of every row, in batches of one length: which rows, and ``[row, …]``. So nothing is ever padded.
+    """Yield the logits of every row, in batches of one length, so that nothing is padded: which rows, and ``[row, …]``.
 
-    keep: how many of the last positions are needed of a model that writes the next token, of all rows or of each.
+    keep: how many last positions a model that writes the next token must return, for all rows or for each.
     """
     for at, batch in batches(model, rows, keep):
         last = keep if isinstance(keep, int) else keep[at[0]]
@@ -163,7 +164,7 @@ def outputs(
         except InputError:
             if len(at) == 1:
                 raise
-            # some classifiers refuse batches: decoders without a padding token
+            # some classifiers refuse batches, such as decoders without a padding token
             for i in at:
                 yield [i], logits_of(model, dict(rows[i]), keep=last)
         else:
@@ -173,7 +174,7 @@ def outputs(
 def batches(
     model: Runner, rows: Sequence[Tensors], keep: int | Sequence[int] = 1
 ) -> Iterator[tuple[list[int], Tensors]]:
-    """Which rows, and their tensors together. keep: as in `outputs`; it is the same for all rows of a batch."""
+    """Yield which rows run together, and their tensors. keep: as in `outputs`; it is the same for all rows of a batch."""
     groups: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
         last = keep if isinstance(keep, int) else keep[number]
@@ -189,20 +190,22 @@ def batches(
 
 
 def logits_of(model: Runner, batch: Tensors, grad: bool = False, keep: int = 1) -> Tensor:
-    """``[row, class]``, or ``[row, position, token]``: of a model that writes the next token, at the last positions."""
+    """Return ``[row, class]`` or ``[row, position, token]``, the last positions for a model that writes the next token."""
     with running():
         out = model.forward(batch, grad=grad, **({"logits_to_keep": keep} if _last_only(model) else {}))
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
+        if model.pooling is not None:
+            raise ModelError(no_answer(model))
         raise ModelError(
             f"{model!r} has no head, so it answers nothing: expected a classifier or a language model, for example one "
-            "loaded from a folder whose configuration names such a class"
+            "loaded from a folder whose configuration names its class"
         )
     return logits
 
 
 def logits_at(row: Tensor, place: int | None) -> Tensor:
-    """The logits of one text at the place that answers: its own row, also where only the last was computed."""
+    """Return the logits of one text at the place that answers, even if only the last position was computed."""
     return row if place is None else row[min(place, len(row) - 1)]
 
 
@@ -211,11 +214,11 @@ def _last_only(model: Runner) -> bool:
 
 
 def score(model: Runner, kind: str, logits: Tensor, chosen: Any, against: Any, of: str) -> Tensor:
-    """The number that is explained, in double precision, of logits ``[row, class]``.
+    """Return the number that is explained, in double precision, from logits ``[row, class]``.
 
     "logit" z; "log-odds" ``log p/(1-p)``; "probability" p; "difference" ``p - p'`` of the chosen and the other answer. The
-    probability is computed from the log-odds, by the smaller of p and 1-p, so that neither it nor its gradient loses its
-    digits where the model is sure.
+    probability is computed from the log-odds, by the smaller of p and 1-p, so that it and its gradient keep their digits
+    when the model is confident.
     """
     logits = logits.double()
     if of == "logit" or kind == "score":
@@ -231,10 +234,10 @@ def score(model: Runner, kind: str, logits: Tensor, chosen: Any, against: Any, o
 def answer_scores(
     model: Runner, about: Sequence[Question], logits: Tensor, of: str, places: Sequence[int | None] | None = None
 ) -> Tensor:
-    """The number that is explained of each text, of the logits ``[row, …]`` of a batch whose answers are equally long.
+    """Return the explained number of each text, from the logits ``[row, …]`` of a batch with answers of one length.
 
-    Of an answer of several tokens: the product of the probabilities, each after the ones before; the sum of the logits or
-    the log-odds. places: where the answers are read, if not where the questions say.
+    For an answer of several tokens it is the product of the probabilities, each given the tokens before, or the sum of the
+    logits or log-odds. places: where the answers are read, if not where the questions say.
     """
     count = len(about[0].answer)
     if count > 1:
@@ -247,7 +250,7 @@ def answer_scores(
 
 
 def token_scores(model: Runner, about: Sequence[Question], logits: Tensor, of: str) -> Tensor:
-    """``[row, answer token]``: `score` of every token of answers that are equally long, at the last positions."""
+    """Return ``[row, answer token]``: `score` of every token of answers of one length, at the last positions."""
     count = len(about[0].answer)
     tokens = torch.tensor([question.answer for question in about])
     flat = score(model, about[0].kind, logits[:, -count:].flatten(0, 1), tokens.flatten(), tokens.flatten(), of)
@@ -260,7 +263,7 @@ def _column(rows: Tensor, chosen: Any) -> Tensor:
 
 
 def _log_odds(model: Runner, logits: Tensor, chosen: Any) -> Tensor:
-    """``z_y - log Σ_{c≠y} exp z_c``, or z_y itself where labels are independent or there is one only."""
+    """Return ``z_y - log Σ_{c≠y} exp z_c``, or z_y itself if labels are independent or there is only one."""
     own = _column(logits, chosen)
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return own
@@ -273,22 +276,22 @@ def _probability(odds: Tensor) -> Tensor:
 
 
 def is_saturated(question: Question, of: str) -> bool:
-    """Whether the probability that is measured can hardly move."""
+    """Return whether the measured probability can hardly change."""
     sure = 1 - question.chance < SATURATED or (question.kind == "class" and question.chance < SATURATED)
     return of in ("probability", "difference") and question.kind != "score" and sure
 
 
 def warn_saturated(questions: Sequence[Question], stacklevel: int = 3) -> None:
-    """Says once that probabilities are saturated, if any of these are.
+    """Warn once if any of these probabilities are saturated.
 
-    stacklevel: by default, of who called the function that calls this.
+    stacklevel: by default that of the caller of the function that calls this.
     """
     if questions:
         name, shown = questions[0].name, chance_text(questions[0].chance)
         warnings.warn(
-            f"the probability of {name!r} is {shown}, so that it hardly changes whatever happens to the text"
-            + (f" (and {len(questions) - 1} texts more)" if len(questions) > 1 else "")
-            + ": of='log-odds' or of='logit' measures the answer on a scale that does not saturate",
+            f"the probability of {name!r} is {shown} and hardly changes, whatever happens to the text"
+            + (f" (and {len(questions) - 1} more texts)" if len(questions) > 1 else "")
+            + ": use of='log-odds' or of='logit', which do not saturate",
             AttentionWarning,
             stacklevel=stacklevel,
         )
@@ -302,11 +305,11 @@ def check_of(of: str) -> None:
 def check_difference(questions: Sequence[Question], of: str) -> None:
     if of == "difference" and any(question.against is None for question in questions):
         raise InputError(
-            "of='difference': this model answers with one number, so there is no other answer; give 'logit'"
+            "of='difference': this model answers with one number, so there is no other answer; use 'logit'"
         )
     if of == "difference" and any(question.rest for question in questions):
         raise InputError(
-            "of='difference': an answer of several tokens has no likeliest other one; expected 'probability', 'logit' or "
+            "of='difference': an answer of several tokens has no likeliest alternative; expected 'probability', 'logit' or "
             "'log-odds'"
         )
 
@@ -314,14 +317,17 @@ def check_difference(questions: Sequence[Question], of: str) -> None:
 def result(
     model: Runner, question: Question, values: Any, method: str, over: BlankUnits | None = None, **options: Any
 ) -> TokenAttention:
-    """One number a token, labelled as token attention is: the last layer, the position that answers.
+    """Return one number per token, labelled like token attention: the last layer, the position that answers.
 
-    over: what else the numbers are of, if not of the tokens.
+    over: the units of the numbers, if not tokens.
     """
     e = question.encoded
     units = units_of(e, "token") if over is None else over
     layers = getattr(model.text_config, "num_hidden_layers", None) or 1
-    place = question.place if question.place is not None else 0
+    place, name = question.place or 0, ""
+    if question.place is None and model.pooling is not None:
+        embedding = model.pooling.row(len(e.tokens))
+        place, name = (len(units.tokens), embedding.name) if embedding.several else (embedding.positions[0], "")
     row = np.asarray(values, np.float64)
     notes = _reliability(question, row, units.special, method, options)
     return TokenAttention(
@@ -329,7 +335,7 @@ def result(
         method=method,
         layers=(int(layers) - 1,),
         queries=(place,),
-        query_tokens=(e.tokens[place],),
+        query_tokens=(name or e.tokens[place],),
         tokens=units.tokens,
         word_ids=units.word_ids,
         word_texts=units.word_texts,
@@ -348,7 +354,7 @@ def result(
 
 
 def answer_record(question: Question) -> dict[str, Any]:
-    """The answer in question, for the provenance: with its probability, or its score where it is one number."""
+    """Return the answer in question, for the provenance: with its probability, or its score if it is one number."""
     measure = "score" if question.kind == "score" else "probability"
     return {"kind": question.kind, "name": question.name, measure: question.chance}
 
@@ -356,7 +362,7 @@ def answer_record(question: Question) -> dict[str, Any]:
 def _reliability(
     question: Question, row: Floats, special: Sequence[bool], method: str, options: Mapping[str, Any]
 ) -> list[str]:
-    """A gradient of a saturated probability is tiny whatever it is; a difference is, where the blanks changed nothing."""
+    """Return notes: a gradient of a saturated probability is always tiny; a difference is if the blanks changed nothing."""
     about = options.get("computed")
     notes = [] if about is None else [computed_note(method, **about)]
     there = np.isfinite(row)
@@ -368,7 +374,7 @@ def _reliability(
 
 
 def many(texts: Any, labels: Any) -> tuple[list[Any], list[Any]]:
-    """Texts and labels of one call, whether it was about one text or a list."""
+    """Return the texts and labels of one call, for one text or a list."""
     if not isinstance(texts, list):
         return [texts], [labels]
     if labels is None:
@@ -379,20 +385,20 @@ def many(texts: Any, labels: Any) -> tuple[list[Any], list[Any]]:
 
 
 def writes_words(model: Runner) -> bool:
-    """Whether it answers with a token: a masked or causal language model."""
+    """Return whether the model answers with a token: a masked or causal language model."""
     return re.search(r"For(Masked|Causal)LM|LMHead|ForPreTraining", type(model.model).__name__) is not None
 
 
 def answer_text(model: Runner, kind: str, answer: list[int]) -> str:
-    """What an answer is called: the label of a class, the text of tokens."""
+    """Return the name of an answer: the label of a class, the text of tokens."""
     if kind in ("class", "score"):
-        return str((getattr(model.config, "id2label", None) or {}).get(answer[0], answer[0]))
+        return model.class_names.get(answer[0], str(answer[0]))
     tokenizer: Any = model.tokenizer
     return piece(model, answer[0]) if len(answer) == 1 else str(tokenizer.decode(answer))
 
 
 def _tokens(tokenizer: Any, label: str) -> list[Any]:
-    """The tokens of an answer as it is written, if they are several and all known; else the text itself."""
+    """Return the tokens of an answer as written, if there are several and all are known; else the text itself."""
     if tokenizer is None or not label or _one_token(tokenizer, label) is not None:
         return [label]
     ids = tokenizer(label, add_special_tokens=False)["input_ids"]
@@ -409,17 +415,17 @@ def _one_token(tokenizer: Any, label: str) -> int | None:
 
 
 def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
-    """The class or the token that a user names, by its number or its text."""
+    """Return the class or token that a user names, by its number or its text."""
     if isinstance(label, int | np.integer) and not isinstance(label, bool):
         if 0 <= label < count:
             return int(label)
         raise TextError.of("answer", f"answer={label}: expected a number from 0 to {count - 1}")
     if kind in ("class", "score"):
-        names = {str(name): int(i) for i, name in (getattr(model.config, "id2label", None) or {}).items()}
+        names = {name: i for i, name in model.class_names.items()}
         if isinstance(label, str) and label in names:
             return names[label]
         shown = ", ".join(map(repr, names)) or f"0 to {count - 1}"
-        raise TextError.of("answer", f"answer={label!r} is no class of this model: expected one of {shown}")
+        raise TextError.of("answer", f"answer={label!r} is not a class of this model: expected one of {shown}")
     if isinstance(label, str) and label and model.tokenizer is not None:
         token = _one_token(model.tokenizer, label)
         if token is not None:

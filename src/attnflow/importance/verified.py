@@ -1,4 +1,4 @@
-"""Attribute, then verify: exact falls of what comes first, and the rest fitted to them."""
+"""Attribute, then verify: exact falls for the top units, and the rest fitted to them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from attnflow.errors import InputError
 def fit(
     scores: NDArray[np.floating[Any]], measured: Mapping[int, float]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Measured values where there are any and the other scores on their scale; and which are measured.
+    """Return measured values, the other scores on the same scale, and which are measured.
 
-    scores: of each unit, by an attribution. measured: the exact value of some units, by their number.
-    The others become ``min(a·max(score, 0), b)``: a ≥ 0 is the scale that is nearest to the measured values (least squares)
-    and b the smallest of these above 0, for what an attribution puts last seldom turns out to matter more than what it
-    puts first. So no estimate is negative, and they are in the order of the scores. ``python -m benchmarks.answers``
-    measures it on passages (its task "ablation").
+    scores: an attribution of each unit. measured: the exact value of some units, by their number.
+    The others become ``min(a·max(score, 0), b)``: a ≥ 0 is the least-squares scale to the measured values, and b is the
+    smallest measured value above 0, because what an attribution puts last seldom matters more than what it puts first. No
+    estimate is negative, and the estimates are in the order of the scores. ``python -m benchmarks.answers`` measures this
+    on passages (its task "ablation").
 
     >>> values, verified = fit(np.array([4.0, 1.0, 3.0, 2.0]), {0: 8.0, 2: 5.0})
     >>> values.round(2).tolist(), verified.tolist()
@@ -28,7 +28,7 @@ def fit(
     """
     x = np.asarray(scores, np.float64)
     if x.ndim != 1 or not np.isfinite(x).all():
-        raise InputError(f"scores of shape {x.shape}: expected one finite number for each unit")
+        raise InputError(f"scores have shape {x.shape}: expected one finite number for each unit")
     for unit, value in measured.items():
         if not 0 <= unit < len(x) or not np.isfinite(value):
             raise InputError(

@@ -1,1 +1,1 @@
-"""Work that survives: shards, manifest, lock, resuming; processes and Ray workers that may die; progress."""
+"""Resumable jobs: shards, manifest, lock and resuming; worker processes and Ray workers that may die; progress."""

@@ -1,4 +1,4 @@
-"""Which model a job is of: hashes that tell any other weights or configuration, wherever the model lies."""
+"""Identity of a model: hashes of its weights and configuration that do not depend on where it is stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = 997
 
 
 def weights_hash(model: Model) -> str:
-    """Of names, shapes and sums of bits: whole numbers, so that every device and every order of adding gives the same."""
+    """Hash names, shapes and sums of bits. Sums of whole numbers are the same on every device and in any order."""
     entries = []
     for name, x in model.model.state_dict().items():
         bits = _bits(x)
@@ -25,7 +25,7 @@ def weights_hash(model: Model) -> str:
 
 
 def fingerprint(model: Model) -> str:
-    """Of what else makes a model: its configuration, its special tokens, and where in a parameter its numbers stand."""
+    """Hash the rest of the model: its configuration, its special tokens, and the layout of its parameters."""
     config = {} if model.config is None else model.config.to_dict()
     own = {name: value for name, value in config.items() if not name.startswith("_") and "version" not in name}
     places = [
@@ -37,7 +37,7 @@ def fingerprint(model: Model) -> str:
 
 
 def digest(plain: Any) -> str:
-    """Of what JSON can hold."""
+    """Hash JSON-compatible data."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:32]
 
 

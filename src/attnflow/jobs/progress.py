@@ -1,4 +1,4 @@
-"""How far a job is: a bar in a terminal, JSON for programs, nothing elsewhere."""
+"""Progress of a job: a bar in a terminal, JSON for programs, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY = {"bar": 0.2, "json": 1.0}
 
 @dataclass
 class Meter:
-    """Counts what is finished of a job. before: what was finished when it began."""
+    """Counts finished work. before: what was finished at the start."""
 
     total: int | None
     before: int = 0
@@ -51,9 +51,9 @@ class Meter:
 
 
 class Progress:
-    """Shows texts, tokens and errors, as often as is good for the reader.
+    """Shows texts, tokens and errors at a readable rate.
 
-    kind: "auto" for a bar in a terminal and silence elsewhere, "json" for a line of JSON each second, "none".
+    kind: "auto" for a bar in a terminal and silence elsewhere, "json" for a line of JSON per second, or "none".
     """
 
     def __init__(self, kind: str, console: Console | None = None) -> None:
@@ -69,12 +69,12 @@ class Progress:
         self.task = self.bar.add_task("", total=None)
 
     def count(self, texts: int) -> None:
-        """Shows how many texts were counted so far."""
+        """Show how many texts were counted so far."""
         if self.kind == "bar" and self._due():
-            self._draw(f"counting the texts: {texts:,}")
+            self._draw(f"counting texts: {texts:,}")
 
     def start(self, total: int, texts: int, tokens: int, errors: int) -> None:
-        """total: texts of the whole input. texts, tokens, errors: of those that were finished before."""
+        """Start showing progress. total: texts of the whole input. texts, tokens, errors: finished in earlier runs."""
         self.texts, self.tokens, self.errors = Meter(total, texts), Meter(None, tokens), errors
 
     def advance(self, texts: int, tokens: int) -> None:
@@ -90,7 +90,7 @@ class Progress:
         elif self.kind == "bar":
             left, errors = state["seconds_left"], state["errors"]
             facts = [
-                f"{state['texts']:,} of {state['of']:,} texts ({state['texts'] / (state['of'] or 1):.0%})",
+                f"{state['texts']:,} of {state['of']:,} texts ({100 * state['texts'] / (state['of'] or 1):.0f} %)",
                 f"{state['texts_per_second']:,.0f} texts/s",
                 f"{state['tokens_per_second']:,.0f} tokens/s",
                 *([] if left is None else [f"{duration(left)} left"]),
@@ -112,14 +112,14 @@ class Progress:
         }
 
     def warn(self, sentence: str) -> None:
-        """Shows what must be known before the end."""
+        """Show a warning right away."""
         if self.kind == "bar":
             self.console.print(sentence, markup=False, highlight=False)
         else:
             to_stderr(json.dumps({"warning": sentence}) if self.kind == "json" else sentence)
 
     def close(self) -> None:
-        """Shows the last state."""
+        """Show the last state."""
         if self.texts.total is not None:
             self.show()
         if self.kind == "bar":
@@ -140,14 +140,13 @@ class Progress:
 
 
 PATIENCE = 2.0
-"""Seconds before `Stages` shows anything: what is quicker needs no bar."""
+"""Seconds before `Stages` shows anything: quicker work needs no bar."""
 
 
 class Stages:
-    """Shows how far one piece of work is, in a terminal: ``stages(stage, done, total)``, from two seconds on, with an
-    estimate of the time that the stage still takes.
+    """Shows the progress of one piece of work in a terminal, with the time left: ``stages(stage, done, total)``.
 
-    words: a sentence for each stage, with two places for the numbers; others are called by their names.
+    words: a sentence for each stage, with two places for the numbers; other stages are shown by name.
     """
 
     def __init__(self, words: Mapping[str, str], console: Console | None = None) -> None:
@@ -169,7 +168,7 @@ class Stages:
         self.meter.total, self.meter.count = total, done
         if time.monotonic() - self.begun >= PATIENCE:
             self._draw()
-        elif self.timer is None:  # nobody may call again before a long stage is over
+        elif self.timer is None:  # the next call may come only after a long stage
             self.timer = threading.Timer(PATIENCE, self._draw_late)
             self.timer.daemon = True
             self.timer.start()
@@ -177,7 +176,7 @@ class Stages:
             self.clear()
 
     def _draw_late(self) -> None:
-        if self.timer is not None:  # the work may be over by now
+        if self.timer is not None:  # the work may have ended meanwhile
             self._draw()
 
     def _draw(self) -> None:
@@ -196,7 +195,7 @@ class Stages:
         self.clear()
 
     def clear(self) -> None:
-        """Takes the bar away, before something else is printed."""
+        """Remove the bar before something else is printed."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -209,18 +208,19 @@ T = TypeVar("T")
 
 
 def track(items: Sequence[T], description: str) -> Iterable[T]:
-    """The items, with a bar while they last if a terminal shows it."""
+    """Yield the items, with a bar in a terminal."""
     console = Console(stderr=True)
     return track_items(items, description, console=console, transient=True, disable=not console.is_terminal)
 
 
 def to_stderr(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody listens any more, which is no reason to stop
+    with contextlib.suppress(OSError):  # a closed stderr is no reason to stop
         print(line, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
-    """
+    """Format a duration.
+
     >>> duration(7), duration(125), duration(9000), duration(200000)
     ('7 s', '2 min 5 s', '2 h 30 min', '2 days 7 h')
     """

@@ -1,6 +1,7 @@
-"""The folder of a job: shards that are written whole, and a manifest that says of which job they are.
+"""The folder of a job: shards, each written atomically, and a manifest that identifies the job.
 
-The manifest has JSON in lines: the settings of the job, a record for each finished shard, and sums when all are finished.
+The manifest is JSON lines: the settings of the job, a record for each finished shard, and a summary when all are
+finished.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 MANIFEST = "_manifest.jsonl"
 VERSION = 1
 ELSEWHERE = ("model", "revision", "gguf_file", "input")
-"""Settings that say where model and input lie: these may differ when a job is resumed."""
+"""Settings that say where model and input are stored; these may differ when a job is resumed."""
 HASHES = ("weights", "configuration", "texts", "tokens")
-"""Settings whose values tell a reader nothing."""
+"""Settings whose values mean nothing to a reader."""
 
 Record = dict[str, Any]
-"""A line of the manifest. Of a shard: what it holds, and the size and hash of its file."""
+"""A line of the manifest. For a shard: its contents, and the size and hash of its file."""
 
 
 def write_shard(path: Path, table: pyarrow.Table) -> Record:
-    """Writes a shard under another name, syncs and renames it. Returns the size and hash of the file, for its record."""
+    """Write a shard under a temporary name, sync and rename it. Return the size and hash of the file for its record."""
     _, parquet = arrow()
     record: Record = {}
 
@@ -45,16 +46,17 @@ def write_shard(path: Path, table: pyarrow.Table) -> Record:
 
 
 def read_shard(path: Path) -> list[Record]:
-    """The rows of a shard whose hash was checked."""
+    """Return the rows of a shard whose hash was checked."""
     rows: list[Record] = arrow()[1].read_table(path, page_checksum_verification=True).to_pylist()
     return rows
 
 
 class Store:
-    """The folder of one job, to which nobody else writes while it is open.
+    """The folder of one job. It is locked while it is open.
 
-    records: of the finished shards, by file name. damaged: shards whose file is there, and not as a record says.
-    changed: names or numbers of shards whose record is of other contents than planned.
+    records: of the finished shards, by file name.
+    damaged: shards whose file does not match its record.
+    changed: names or numbers of shards whose record does not match the plan.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class Store:
         pattern: str,
         more: Sequence[str] = (),
     ) -> None:
-        """kind: "corpus" or "grid".
+        """Open or create the folder.
 
-        shards: the file name of each, and what its record has to say: first its name or number.
-        pattern: of the file names of all shards. more: what else records say.
+        kind: "corpus" or "grid".
+        shards: for each file name, what its record must say, starting with its name or number.
+        pattern: of the file names of all shards.
+        more: other entries of records.
         """
         self.folder, self.shards = folder, shards
         self.records: dict[str, Record] = {}
@@ -108,16 +112,16 @@ class Store:
         return {(self.folder / name).parent for name in self.shards}
 
     def _check_files(self, lines: list[Record], pattern: str) -> None:
-        """Refuses a folder with shards of another job, and leaves it as it was."""
+        """Refuse a folder with shards of another job, and leave it unchanged."""
         own = {*self.shards, *(str(next(iter(line.values()), "")) for line in lines[1:])} if lines else set()
         for path in sorted(path for folder in self._folders() for path in folder.glob(pattern)):
             name = path.relative_to(self.folder).as_posix()
             if name not in own:
                 if not lines:
-                    (self.folder / MANIFEST).unlink()  # which was made above
+                    (self.folder / MANIFEST).unlink()  # it was created above
                 raise InputError(
-                    f"the folder {str(self.folder)!r} holds {name}, which is not of this job: give another folder, or "
-                    "remove it"
+                    f"the folder {str(self.folder)!r} contains {name}, which does not belong to this job: give "
+                    "another folder, or remove the file"
                 )
 
     def _read(self, lines: list[Record], more: Sequence[str]) -> None:
@@ -139,23 +143,26 @@ class Store:
         self.finished = self.finished and len(self.records) == len(self.shards)
 
     def write(self, name: str, table: pyarrow.Table) -> None:
-        """Writes a shard and its record."""
+        """Write a shard and its record."""
         self.add(name, {**self.shards[name], **write_shard(self.folder / name, table)})
 
     def add(self, name: str, record: Record) -> None:
-        """Adds the record of a shard that `write_shard` has written, here or on another machine."""
+        """Add the record of a shard that `write_shard` has written, here or on another machine."""
         self.records[name] = record
         self._append(record)
 
     def _clear(self) -> None:
-        """Removes what a process left that was killed while it wrote."""
+        """Remove temporary files of killed processes."""
         for leftover in (path for own in self._folders() for path in own.glob(BESIDE)):
             with contextlib.suppress(OSError):
                 leftover.unlink()
 
     def finish(self, sums: Record) -> Record:
-        """Ends the manifest with these sums. It is then in order, whoever wrote the shards and when."""
-        self._clear()  # a worker may have died while the job went on
+        """Finish the manifest with these sums.
+
+        Its records are then in order, no matter when the shards were written.
+        """
+        self._clear()  # a worker may have died while the job continued
         last = {"finished": True, **sums}
         if not self.finished:
             with (self.folder / MANIFEST).open("rb") as file:
@@ -168,7 +175,7 @@ class Store:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            os.close(self.file)  # and with it the lock
+            os.close(self.file)  # releases the lock too
 
     def _append(self, record: Record) -> None:
         try:
@@ -181,13 +188,18 @@ class Store:
             raise _disk_error(self.folder / MANIFEST, e) from None
 
     def _lines(self, kind: str) -> list[Record]:
-        """The lines of the manifest. What a killed run left half written is cut off; a file of something else is left."""
+        """Return the lines of the manifest.
+
+        A half-written last line is cut off; files that are not manifests are left untouched.
+        """
         with os.fdopen(os.dup(self.file), "rb") as file:
             file.seek(0)
             data = file.read()
-        start = _line({"format": f"attnflow.{kind}"})[:-2].encode()  # of a first line, which may be half there
+        start = _line({"format": f"attnflow.{kind}"})[:-2].encode()  # the first line may be incomplete
         if not data.startswith(start[: len(data)]):
-            raise InputError(f"{str(self.folder / MANIFEST)!r} is no manifest of a {kind}: give another folder")
+            raise InputError(
+                f"{str(self.folder / MANIFEST)!r} is not the manifest of a {kind} job: give another folder"
+            )
         lines: list[Record] = []
         size = 0
         for line in data.splitlines(keepends=True):
@@ -202,10 +214,10 @@ class Store:
 
 
 def read_manifest(folder: Path) -> list[Record]:
-    """The whole lines of a folder's manifest, none where there is none; whoever writes to it meanwhile."""
+    """Return the complete lines of a folder's manifest, even while a job writes to it; empty if there is none."""
     path = folder / MANIFEST
     if path.exists() and not path.is_file():
-        raise InputError(f"{str(path)!r} is no file: give another folder")
+        raise InputError(f"{str(path)!r} is not a file: give another folder")
     try:
         lines = map(_parsed, path.read_bytes().splitlines())
     except (FileNotFoundError, NotADirectoryError):
@@ -241,24 +253,24 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 def _disk_error(path: Path, e: OSError) -> JobError:
     return JobError(
-        f"cannot write {str(path)!r}: {e.strerror or e}; what is finished stays valid: make room, and run the same again"
+        f"cannot write {str(path)!r}: {e.strerror or e}; finished shards stay valid: make room, and run the same again"
     )
 
 
 def _check_settings(folder: Path, stored: Record, current: Record) -> None:
-    """Refuses to go on with other settings than a job was begun with."""
+    """Refuse to resume a job with different settings."""
     if stored.get("version") != VERSION:
-        raise InputError(f"{str(folder)!r} was made by another version of attnflow: give another folder")
+        raise InputError(f"{str(folder)!r} was written by another version of attnflow: give another folder")
     differences = []
     for name in dict.fromkeys([*current, *stored]):
         now, then = current.get(name), stored.get(name)
         if name not in ELSEWHERE and now != then:
             known = name not in HASHES and not isinstance(then, dict) and '{"' not in json.dumps([then, now])
-            differences.append(f"{name} {_shown(then)}, now {_shown(now)}" if known else f"other {name}")
+            differences.append(f"{name} {_shown(then)}, now {_shown(now)}" if known else f"different {name}")
     if differences:
         raise InputError(
-            f"the folder {str(folder)!r} holds a job of other settings ({'; '.join(differences)}): give the same, or "
-            "another folder"
+            f"the folder {str(folder)!r} contains a job with different settings ({'; '.join(differences)}): give the "
+            "same settings, or another folder"
         )
 
 
@@ -267,10 +279,10 @@ def _shown(value: Any) -> str:
 
 
 def lock(file: int, folder: Path) -> None:
-    """Keeps an open file, which stands for the folder, for this process."""
+    """Lock an open file, on behalf of its folder, for this process."""
     try:
         import fcntl
-    except ImportError:  # Windows: two jobs in one folder are not noticed there
+    except ImportError:  # Windows: two jobs in one folder are not detected
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

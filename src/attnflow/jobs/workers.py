@@ -1,7 +1,7 @@
-"""Processes that may die. Each loads for itself what its work needs: a helper is one, a crew are several that take turns.
+"""Worker processes that may die. Each loads its own tool. A helper is one process; a crew is several that take turns.
 
-They are started as programs of their own, and not as multiprocessing does it, which runs the caller's script again in each:
-a script that calls us on its first line must work too.
+They are started as separate programs. multiprocessing would run the caller's script again in each of them, and a script
+that calls us at its top level must work too.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ R = TypeVar("R")
 
 
 AHEAD = 2
-"""Tasks for each worker whose results wait for their turn, at most, where results come in order."""
+"""How many results per worker may wait for their turn when results come in order."""
 
 
 class Died(JobError):
-    """A process that is gone before it has done its task. loaded: whether it had its tool by then."""
+    """A process died before it finished its task. loaded: whether it had loaded its tool."""
 
     def __init__(self, message: str, loaded: bool = True) -> None:
         super().__init__(message)
         self.loaded = loaded
 
     def sentence(self, whose: str, advice: str) -> str:
-        """What to say of it. whose: of how many it was one. advice: what to do where memory ran out."""
+        """Return the error message. whose: the group it was one of. advice: what to do if memory ran out."""
         if self.loaded:
-            return f"one of {whose} died, most often because memory ran out: {advice}, and run the same again"
-        return f"one of {whose} could not start; what it said stands above"
+            return f"one of {whose} died, usually because memory ran out: {advice}, and run the same again"
+        return f"one of {whose} could not start (its output is above): fix the cause, and run the same again"
 
 
 class Crew(Protocol[Tool_co]):
-    """Does `work(tool, task)` for many tasks."""
+    """Runs `work(tool, task)` for many tasks."""
 
     def __call__(self, work: Callable[[Tool_co, T], R], tasks: Mapping[int, T], /) -> Iterator[tuple[int, R]]:
-        """Each result when it is there, behind the number of its task."""
+        """Yield each result as it is ready, with the number of its task."""
 
     def in_order(self, work: Callable[[Tool_co, T], R], tasks: Iterable[T], /) -> Iterator[R]:
-        """The results in the order of the tasks, which are drawn no earlier than workers need them.
+        """Yield the results in the order of the tasks, which are drawn only as workers need them.
 
-        What drawing a task raises comes in its turn too, behind the results of the tasks before it.
+        An exception raised while drawing a task comes in its turn too, after the results of earlier tasks.
         """
 
 
 class Helper(Protocol[Tool_co]):
-    """Does `work(tool, task)` in a process of its own, one task after another, and promises the result of each."""
+    """Runs `work(tool, task)` in a separate process, one task after another, and returns a future for each."""
 
     def __call__(self, work: Callable[[Tool_co, T], R], task: T, /) -> Future[R]: ...
 
 
 @contextmanager
 def crew(tool: Tool, load: Callable[[], Tool], workers: int) -> Iterator[Crew[Tool]]:
-    """tool: what this process works with, if there is one worker; load: makes the same in each of several."""
+    """Start a crew. tool: what this process uses if there is one worker. load: makes the same in each of several."""
     if workers == 1:
         yield _Alone(tool)
         return
@@ -77,7 +77,7 @@ def crew(tool: Tool, load: Callable[[], Tool], workers: int) -> Iterator[Crew[To
 
 
 class _Alone(Generic[Tool]):
-    """This process."""
+    """A crew of this process alone."""
 
     def __init__(self, tool: Tool) -> None:
         self.tool = tool
@@ -90,7 +90,7 @@ class _Alone(Generic[Tool]):
 
 
 class _Several(Generic[Tool]):
-    """Several processes: each thread of the pool has one of them at a time."""
+    """A crew of several processes; each thread of the pool uses one of them at a time."""
 
     def __init__(self, pool: ThreadPoolExecutor, members: Sequence[Helper[Tool]]) -> None:
         self.pool, self.workers = pool, len(members)
@@ -145,9 +145,9 @@ class _Several(Generic[Tool]):
 
 @contextmanager
 def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
-    """A process that holds the tool which `load` makes there, for as long as the context lasts; `load` must travel.
+    """Start a process that holds the tool made by `load`, until the context ends; `load` must be picklable.
 
-    An error ends it in the middle of its task, and so does the end of the process that started it.
+    An error ends the process in the middle of its task, and so does the end of this process.
     """
     paths = os.pathsep.join(str(path) for path in sys.path if str(path))
     process = subprocess.Popen(
@@ -162,13 +162,13 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
     loaded = threading.Event()
 
     def exchange(message: Any) -> Any:
-        """Every message has one reply: a result, or what was raised."""
+        """Send a message; return its reply, or raise the exception in it."""
         try:
             tasks.write(len(message).to_bytes(8, "little") + message)
             tasks.flush()
             done, reply = pickle.load(results)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            raise Died("a process that works beside this one died", loaded.is_set()) from None
+            raise Died("a helper process died", loaded.is_set()) from None
         if not done:
             raise reply
         return reply
@@ -184,7 +184,7 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
     try:
         yield do
         thread.shutdown(cancel_futures=True)
-        loading.result()  # what it failed with, where nobody had a task for it
+        loading.result()  # raises the error if loading failed before any task
     except BaseException:
         process.kill()
         raise
@@ -197,10 +197,10 @@ def helper(load: Callable[[], Tool]) -> Iterator[Helper[Tool]]:
 
 
 def serve() -> None:
-    """The program of a helper: the first message is how to load its tool, each other one a task."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the process that started us decides
+    """Run a helper process: the first message says how to load its tool, each later one is a task."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent process decides
     replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever libraries print is no reply
+    os.dup2(2, 1)  # libraries may print; stdout is for replies
     messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, messages), daemon=True).start()
     tool: Any = None
@@ -227,14 +227,14 @@ def serve() -> None:
 
 def _failed(e: Exception) -> bytes:
     try:
-        pickle.loads(pickle.dumps(e))  # of errors with arguments of their own, only the second half fails
+        pickle.loads(pickle.dumps(e))  # exceptions with their own arguments may fail only when unpickled
     except Exception:
         e = RuntimeError(f"{type(e).__name__}: {e}")
     return pickle.dumps((False, e), pickle.HIGHEST_PROTOCOL)
 
 
 def _receive(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
-    """Ends this process, whatever it is at, when nobody is left who could send it a message."""
+    """Receive messages, and end this process at once when the sender is gone."""
     while True:
         size = stream.read(8)
         if len(size) < 8:

@@ -1,1 +1,1 @@
-"""Experiments: questions that the paper leaves open or that its claims raise, each a file that measures and reports."""
+"""Reproduction of the paper's experiments and of questions they raise; each module measures and reports one."""

@@ -1,7 +1,7 @@
 """Subject-verb agreement: the words before a present-tense verb, and the number of that verb.
 
-Linzen, Dupoux and Goldberg (2016) made the task; their published file, the subset of Gulordava et al. (2018) and files with
-columns ``words``, ``tags``, ``verb``, ``number`` all become the same `Example`.
+Linzen, Dupoux and Goldberg (2016) designed the task. Their published file, the subset of Gulordava et al. (2018) and
+files with columns ``words``, ``tags``, ``verb``, ``number`` all become the same `Example`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ GUESSES = ("suffix",)
 
 @dataclass(frozen=True)
 class Example:
-    """The words before a verb and the verb's number; what is not known of it is None.
+    """The words before a verb and the verb's number; unknown values are None.
 
-    subject: index of the head of the subject in `words`. attractors: nouns of the other number between it and the verb.
+    subject: index of the head of the subject in `words`.
+    attractors: nouns of the other number between the subject and the verb.
     """
 
     words: tuple[str, ...]
@@ -43,9 +44,9 @@ class Example:
 
 
 def read(path: str | Path) -> list[Example]:
-    """Examples of any of the three formats, told apart by the header; a folder is a Linzen subset.
+    """Read examples in any of the three formats, recognized by the header; a folder is a Linzen subset.
 
-    The published Linzen file has no splits, and is split as the paper does.
+    The published Linzen file has no splits, and is split as in the paper.
     """
     path = Path(path)
     if path.is_dir():
@@ -62,7 +63,7 @@ def read(path: str | Path) -> list[Example]:
 
 
 def read_agreement(path: str | Path) -> list[Example]:
-    """Columns words, tags, verb, number; split, subject_index (from 0) and attractors where they are there."""
+    """Read columns words, tags, verb, number; and split, subject_index (from 0) and attractors if present."""
     examples = []
     for where, row in rows_of(Path(path), AGREEMENT):
         words = _words(row["words"], where)
@@ -76,18 +77,18 @@ def read_agreement(path: str | Path) -> list[Example]:
 
 
 def read_linzen(path: str | Path) -> list[Example]:
-    """The published ``agr_50_mostcommon_10K.tsv[.gz]``: the words before the verb; its indices count from 1.
+    """Read the published ``agr_50_mostcommon_10K.tsv[.gz]``: the words before the verb; its indices count from 1.
 
-    The words are those of ``orig_sentence``; `as_tokens` puts the tags of rare ones in, for any vocabulary.
+    The words are those of ``orig_sentence``; `as_tokens` replaces rare ones by their tags, for any vocabulary.
     """
     examples = []
-    # The publishers wrote it with Python's csv module and its default quotes.
+    # The authors wrote it with Python's csv module and its default quoting.
     for where, row in rows_of(Path(path), LINZEN, csv.QUOTE_MINIMAL):
         words = _words(row["orig_sentence"], where)
         tags = _tags(row["pos_sentence"], len(words), where)
         verb = _index(row["verb_index"], len(words), "verb_index", where, first=1)
         if verb == 0:
-            raise InputError(f"{where}: verb_index is 1, so no word stands before the verb; expected at least 2")
+            raise InputError(f"{where}: verb_index is 1, so there is no word before the verb; expected at least 2")
         number = _label(row["verb_pos"], LINZEN_NUMBERS, "verb_pos", where)
         subject = _index(row["subj_index"], verb, "subj_index", where, first=1)
         attractors = _count(row["n_diff_intervening"], "n_diff_intervening", where)
@@ -96,7 +97,10 @@ def read_linzen(path: str | Path) -> list[Example]:
 
 
 def read_linzen_subset(folder: str | Path) -> list[Example]:
-    """A folder with one ``.text`` (a sentence a line) and one ``.gold`` (verb index from 0, right, wrong, attractors)."""
+    """Read a folder with one ``.text`` and one ``.gold`` file.
+
+    The first has a sentence per line, the second its verb index from 0, right form, wrong form and attractors.
+    """
     folder = Path(folder)
     texts, golds = sorted(folder.glob("*.text")), sorted(folder.glob("*.gold"))
     if len(texts) != 1 or len(golds) != 1:
@@ -114,12 +118,12 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
         fields = answer.split("\t")
         if len(fields) != 4:
             raise InputError(
-                f"{where}: it has {len(fields)} columns; expected verb index, right form, wrong form and attractors"
+                f"{where} has {len(fields)} columns; expected verb index, right form, wrong form and attractors"
             )
         words = _words(sentence, where)
         verb = _index(fields[0], len(words), "the verb index", where)
         if verb == 0:
-            raise InputError(f"{where}: the verb index is 0, so no word stands before the verb; expected at least 1")
+            raise InputError(f"{where}: the verb index is 0, so there is no word before the verb; expected at least 1")
         if fields[1].lower() == fields[2].lower():
             same += 1
             continue
@@ -129,13 +133,15 @@ def read_linzen_subset(folder: str | Path) -> list[Example]:
     if same:
         count = f"{golds[0].name}: {same} of {len(answers)} lines"
         warnings.warn(
-            f"{count} have the same right and wrong form, so no number: left out", AttentionWarning, stacklevel=2
+            f"{count} have the same right and wrong form, and therefore no number: left out",
+            AttentionWarning,
+            stacklevel=2,
         )
     return _some(examples, folder)
 
 
 def split_linzen(examples: Sequence[Example], seed: int = 1) -> list[Example]:
-    """The same examples shuffled, the first 10 % "train", the next 1 % "valid", the rest "test", as the paper has it."""
+    """Shuffle the examples; the first 10 % are "train", the next 1 % "valid", the rest "test", as in the paper."""
     order = list(examples)
     random.Random(seed).shuffle(order)
     train, valid = len(order) // 10, len(order) // 10 + len(order) // 100
@@ -144,7 +150,7 @@ def split_linzen(examples: Sequence[Example], seed: int = 1) -> list[Example]:
 
 
 def parts_of(examples: Sequence[Example], data: str | Path) -> dict[str, list[Example]]:
-    """The splits train, valid and test of the file `data`; the first two must be there, with both numbers."""
+    """Return the splits train, valid and test of the file `data`; the first two must exist, with both numbers."""
     parts = {name: [e for e in examples if e.split == name] for name in ("train", "valid", "test")}
     strange = {str(e.split) for e in examples} - set(parts) - {"None"}
     if strange:
@@ -161,9 +167,9 @@ def parts_of(examples: Sequence[Example], data: str | Path) -> dict[str, list[Ex
 
 
 def as_tokens(example: Example, vocabulary: Collection[str], *, guess: str | None = None) -> list[str]:
-    """The words that are in the vocabulary; for others their tag if that is in it, else "[UNK]".
+    """Return the words, with those not in the vocabulary replaced by their tag, or by "[UNK]" if that is unknown too.
 
-    guess: "suffix" takes a tag from the word's ending where there are no tags; None leaves such words unknown.
+    guess: "suffix" guesses a tag from the word's ending if there are no tags; None leaves such words unknown.
 
     >>> as_tokens(Example(("the", "zebras"), "plural", ("DT", "NNS")), {"the", "NNS"})
     ['the', 'NNS']
@@ -182,7 +188,7 @@ def as_tokens(example: Example, vocabulary: Collection[str], *, guess: str | Non
 
 
 def suffix_tag(word: str) -> str:
-    """A tag guessed from the ending alone, for open-class words.
+    """Guess the tag of an open-class word from its ending.
 
     >>> [suffix_tag(w) for w in ("glands", "1960", "quickly", "reveille")]
     ['NNS', 'CD', 'RB', 'NN']
@@ -221,7 +227,7 @@ def _label(value: str, labels: dict[str, str], column: str, where: str) -> str:
 
 
 def _index(value: str, words: int, column: str, where: str, first: int = 0) -> int:
-    """A place among the words, counted from 0; the file counts from `first`."""
+    """Return an index into the words, from 0; the file counts from `first`."""
     if not re.fullmatch(r"-?\d+", value) or not 0 <= int(value) - first < words:
         raise InputError(f"{where}: {column} is {value!r}; expected a word's index, {first} to {words - 1 + first}")
     return int(value) - first
@@ -234,13 +240,14 @@ def _count(value: str, column: str, where: str) -> int:
 
 
 def _number_of(right: str, wrong: str, where: str) -> str:
-    """The number of a verb form, from it and the form of the other number: be, have and the ending -s."""
+    """Return the number of a verb form, given both forms: be, have and the ending -s."""
 
     def single(a: str, b: str) -> bool:
         return (a, b) in {("is", "are"), ("was", "were"), ("has", "have")} or (a.endswith("s") and len(a) > len(b))
 
     if single(right, wrong) == single(wrong, right):
         raise InputError(
-            f"{where}: {right!r} and {wrong!r} are no singular and plural of one verb; expected such as 'is' and 'are'"
+            f"{where}: {right!r} and {wrong!r} are not the singular and plural of one verb; expected forms such as "
+            "'is' and 'are'"
         )
     return NUMBERS[0] if single(right, wrong) else NUMBERS[1]

@@ -1,10 +1,11 @@
-"""The model card of a verb-number model, from what its training reported."""
+"""The model card of a verb-number model, from its training report."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from attnflow import markdown
+from attnflow.reliability import percent
 
 GROUPS = {
     "all": "all", "0": "0 attractors", "1": "1 attractor", "2": "2 attractors", "3": "3 attractors", "4+": "4+ attractors",
@@ -12,7 +13,7 @@ GROUPS = {
 
 
 def card(report: dict[str, Any]) -> str:
-    """README.md of the model's folder; report: what its training.json holds."""
+    """Return the README.md of the model's folder. report: the contents of its training.json."""
     settings, versions, device = report["settings"], report["versions"], report["device"]
     rows = [["", *GROUPS.values()]]
     rows += [[part, *(share(scores[g]) for g in GROUPS)] for part, scores in report["accuracy"].items()]
@@ -30,18 +31,18 @@ Is the verb that follows singular or plural? The model of Abnar & Zuidema (2020)
 {report["parameters"]:,} parameters, stored in half precision.
 
 It is a stock `GPT2ForTokenClassification` with `is_causal=False`: the class is read at [CLS], position 0, and means
-nothing elsewhere. One token a word; words are put into lower case. Words that it does not know are [UNK], unless the text
-has their part-of-speech tag in upper case instead ("the article on NNP large systems"). Of a text of more than
-{settings["positions"] - 2} words, give the last ones.
+nothing elsewhere. Each word is one token, in lower case. Unknown words are [UNK], unless the text has their part-of-speech
+tag in upper case instead ("the article on NNP large systems"). If a text has more than
+{settings["positions"] - 2} words, give its last ones.
 
 ## Accuracy
 By number of attractors (nouns of the other number between subject and verb), with the number of examples. In sets with
-tags rare words are given as their tag; the Linzen subset has no tags, and over-samples attractors.
+tags, rare words are replaced by their tag; the Linzen subset has no tags, and over-samples attractors.
 
 {markdown.table(rows)}
 
 ## Training
-Written by `attnflow train verb-number`, recipe "{report["recipe"]}", seed {report["seed"]}, on {device} with torch
+Trained by `attnflow train verb-number`, recipe "{report["recipe"]}", seed {report["seed"]}, on {device} with torch
 {versions["torch"]} and transformers {versions["transformers"]}; `training.json` has every setting and the SHA-256 of all
 data.
 
@@ -50,12 +51,12 @@ data.
 
 
 def recipe(report: dict[str, Any]) -> str:
-    """How it was trained, as a list."""
+    """Return the training recipe as a list."""
     settings, weight = report["settings"], report["settings"]["distillation"]
     teachers = sum(name.startswith("teacher") for name in report["data"])
-    lines = [f"{report['examples']['train']:,} examples, whose split the data gives."]
+    lines = [f"{report['examples']['train']:,} examples, split as in the data."]
     if report["examples"]["more"]:
-        left_out = f"; the last {settings['refine']:.0%} of the steps leave them out" if settings["refine"] else ""
+        left_out = f"; the last {percent(settings['refine'])} of the steps leave them out" if settings["refine"] else ""
         lines.append(
             f"{report['examples']['more']:,} further examples with weight {settings['more_weight']:g}{left_out}."
         )
@@ -69,8 +70,9 @@ def recipe(report: dict[str, Any]) -> str:
         lines.append(f"Distillation (weight {weight:g}) from an LSTM of 2 layers of 256, as in the authors' code.")
     if settings["tagging"] or settings["pointing"]:
         lines.append(
-            f"Beside the number, the tag of every word (weight {settings['tagging']:g}) and the place of the subject "
-            f"(weight {settings['pointing']:g}) are predicted, by heads that are thrown away. Attention is not supervised."
+            "Auxiliary heads, discarded after training, predict the tag of every word (weight "
+            f"{settings['tagging']:g}) and the position of the subject (weight {settings['pointing']:g}). Attention "
+            "is not supervised."
         )
     lines.append(
         f"Dropout: residual {settings['residual_dropout']:g}, embedding {settings['embedding_dropout']:g}, attention "
@@ -78,17 +80,17 @@ def recipe(report: dict[str, Any]) -> str:
     )
     if settings["unknown_words"] or settings["unknown_tags"]:
         lines.append(
-            f"In training {settings['unknown_words']:.0%} of the words and {settings['unknown_tags']:.0%} of the tags "
-            "are [UNK]."
+            f"During training {percent(settings['unknown_words'])} of the words and "
+            f"{percent(settings['unknown_tags'])} of the tags are replaced by [UNK]."
         )
     if report.get("adopted"):
         lines.append(
-            f"After the training {report['adopted']:,} plurals of known words got the embedding of their tag, NNS, so "
-            "that fewer words of free text are [UNK]."
+            f"After training, {report['adopted']:,} plurals of known words received the embedding of their tag, NNS, "
+            "so that fewer words of free text are [UNK]."
         )
     return "\n".join(f"- {line}" for line in lines)
 
 
 def share(score: dict[str, Any]) -> str:
-    """An accuracy and the number of examples."""
+    """Return an accuracy and the number of examples."""
     return "none" if score["accuracy"] is None else f"{score['accuracy']:.3f} (of {score['count']:,})"

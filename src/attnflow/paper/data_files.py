@@ -1,6 +1,6 @@
-"""The files of the paper's data: where they are, what their lines and columns hold, and the set that can be downloaded.
+"""The files of the paper's data: where they are, their columns, and the set that can be downloaded.
 
-A data folder has the files of `FILES`, each plain, .xz or .gz, in itself or in one of its folders.
+A data folder has the files of `FILES`, each plain, .xz or .gz, directly or in one of its subfolders.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ LINZEN_URLS = (
 
 
 def find(data: Path | None, name: str) -> Path | None:
-    """The file of `FILES` in a data folder; None where it has none. A path that is no folder is the agreement file."""
+    """Return the path of an entry of `FILES` in a data folder, or None.
+
+    A path that is not a folder is the agreement file.
+    """
     if data is None or not data.is_dir():
         return data if name == "agreement" else None
     folders = (data, *sorted(path for path in data.iterdir() if path.is_dir()))
@@ -37,7 +40,7 @@ def find(data: Path | None, name: str) -> Path | None:
 
 
 def agreement_file(data: Path | None, cache: Path, say: Callable[[str], None]) -> Path:
-    """The examples of verb number in the data; without any, the published set, downloaded into the folder `cache`."""
+    """Return the file of verb-number examples; without data, download the published set into the folder `cache`."""
     if data is None:
         file, digest = download_linzen(cache)
         say(f"{file}: SHA-256 {digest}")
@@ -46,38 +49,40 @@ def agreement_file(data: Path | None, cache: Path, say: Callable[[str], None]) -
         raise InputError(f"there is no {str(data)!r}: expected a folder with the data, or a file of examples")
     path = find(data, "agreement")
     if path is None:
-        raise InputError(f"the folder {str(data)!r} has none of {', '.join(FILES['agreement'])} (or .xz, .gz) in it")
+        raise InputError(f"the folder {str(data)!r} contains none of {', '.join(FILES['agreement'])} (or .xz, .gz)")
     return path
 
 
 def folder_of(data: Path | None, name: str) -> Path:
-    """The folder that has the file of `FILES` in it."""
+    """Return the folder that contains an entry of `FILES`."""
     file = FILES[name][0]
     if data is None:
-        raise InputError(f"give data=, a folder with {file} (or .xz, .gz) in it")
+        raise InputError(f"give data=, a folder that contains {file} (or .xz, .gz)")
     if not data.is_dir():
-        raise InputError(f"there is no folder {str(data)!r}: expected one with {file} (or .xz, .gz) in it")
+        raise InputError(f"there is no folder {str(data)!r}: expected a folder that contains {file} (or .xz, .gz)")
     path = find(data, name)
     if path is None:
-        raise InputError(f"the folder {str(data)!r} has no {file} (or .xz, .gz) in it")
+        raise InputError(f"the folder {str(data)!r} does not contain {file} (or .xz, .gz)")
     return path.parent
 
 
 def folder_in(data: Path | None, name: str) -> Path | None:
-    """A folder of the data; None where there is none."""
+    """Return a subfolder of the data, or None."""
     return data / name if data is not None and (data / name).is_dir() else None
 
 
 def data_file(folder: str | Path, name: str) -> Path:
-    """The file of that name in the folder, plain, .xz or .gz."""
+    """Return the file of that name in the folder, plain, .xz or .gz."""
     for ending in ENDINGS:
         if (Path(folder) / f"{name}{ending}").is_file():
             return Path(folder) / f"{name}{ending}"
-    raise InputError(f"the folder {str(folder)!r} has no {name}, {name}.xz or {name}.gz: give the folder that has them")
+    raise InputError(
+        f"the folder {str(folder)!r} does not contain {name}, {name}.xz or {name}.gz: give the folder that does"
+    )
 
 
 def file_hash(path: str | Path) -> str:
-    """SHA-256 of a file, or of the files of a folder in the order of their names."""
+    """Return the SHA-256 of a file, or of the files of a folder in the order of their names."""
     path = Path(path)
     digest = hashlib.sha256()
     for file in sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]:
@@ -90,13 +95,13 @@ def file_hash(path: str | Path) -> str:
 
 
 def rows_of(path: Path, columns: Sequence[str], quoting: int | None = None) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The rows of a tab-separated file that has these columns, each with the place where it stands."""
+    """Yield the rows of a tab-separated file that has these columns, each with its place for messages."""
     for where, row in read_rows(path, "tsv", quoting):
         missing = [name for name in columns if name not in row]
         if missing:
             raise InputError(
                 f"{str(path)!r} has no column {', '.join(map(repr, missing))}: it has {', '.join(map(repr, row))}; "
-                "expected tab-separated columns with their names in the first line"
+                "expected tab-separated columns, named in the first line"
             )
         yield where, row
 
@@ -104,16 +109,16 @@ def rows_of(path: Path, columns: Sequence[str], quoting: int | None = None) -> I
 def download_linzen(
     to: str | Path, *, sha256: str | None = None, urls: Sequence[str] = LINZEN_URLS
 ) -> tuple[Path, str]:
-    """Downloads the published file into the folder `to`: its path and its SHA-256, which is checked if one is given.
+    """Download the published file into the folder `to`; return its path and its SHA-256.
 
-    The authors published no SHA-256.
+    The SHA-256 is checked if one is given; the authors published none.
     """
     path = Path(to) / "agr_50_mostcommon_10K.tsv.gz"
     make_folder(path.parent)
     data = path.read_bytes() if path.is_file() else _download(urls)
     digest = hashlib.sha256(data).hexdigest()
     if sha256 is not None and digest != sha256:
-        raise InputError(f"the file from {urls[0]} has the SHA-256 {digest}: expected {sha256}; fetch it again")
+        raise InputError(f"the file from {urls[0]} has the SHA-256 {digest}: expected {sha256}; download it again")
     if not path.is_file():
         write_whole(path, lambda beside: beside.write_bytes(data))
     return path, digest
@@ -132,6 +137,6 @@ def _download(urls: Sequence[str]) -> bytes:
             return data
         failures.append(f"{url} (it sent a page, not a gzip file)")
     raise InputError(
-        f"the Linzen file cannot be fetched from {' or '.join(failures)}: connect to the network, or fetch "
+        f"the Linzen file cannot be downloaded from {' or '.join(failures)}: connect to the network, or download "
         "agr_50_mostcommon_10K.tsv.gz elsewhere and give its path"
     )

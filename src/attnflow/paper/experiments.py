@@ -29,17 +29,19 @@ FIGURES = ("figure1", "figure2", "figure3", "figure4")
 EVERYTHING = (*TABLES, *FIGURES)
 
 Result = dict[str, Any]
-"""A table or figure as its .json file holds it."""
+"""A table or figure as in its .json file."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
     """What the experiments run on, and where their results go.
 
-    output: folder for results. data: folder with the data, or the file of verb-number examples; see docs/reproduction.md.
-    models: where trained models lie, or go; ``output / "models"`` by default.
-    model: for Table 3 the classifier, for Figure 4 the masked LM; by default the trained one, else the paper's.
-    recipe, seeds: of the verb-number models; those that are missing are trained. samples: test examples of Tables 1 and 2.
+    output: folder for results.
+    data: folder with the data, or the file of verb-number examples; see docs/reproduction.md.
+    models: the folder of trained models; ``output / "models"`` by default.
+    model: the classifier for Table 3, or the masked LM for Figure 4; by default the trained one, else the paper's.
+    recipe, seeds: of the verb-number models; missing models are trained.
+    samples: test examples of Tables 1 and 2.
     """
 
     output: Path
@@ -53,14 +55,14 @@ class Reproduction:
     say: Callable[[str], None] = lambda line: None
 
     def run(self, names: Sequence[str]) -> Iterator[str]:
-        """Makes and writes the tables and figures with these names; yields each as Markdown."""
+        """Compute and write the tables and figures with these names; yield each as Markdown."""
         strange = [name for name in names if name not in (*EVERYTHING, "all")]
         if strange:
             raise InputError(f"{strange[0]!r}: expected some of {', '.join(EVERYTHING)}; or all")
         chosen = EVERYTHING if "all" in names else tuple(name for name in EVERYTHING if name in names)
         if self.model is not None and {"table3", "figure4"} <= set(chosen):
             raise InputError(
-                "model= is for one of table3 and figure4; for both, put the folders sst2 and masked-lm into models="
+                "model= works for either table3 or figure4; for both, put the folders sst2 and masked-lm into models="
             )
         if len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds={list(self.seeds)}: expected each seed once")
@@ -80,7 +82,7 @@ class Reproduction:
         return self.models or self.output / "models"
 
     def _write(self, name: str, result: Result, picture: Figure) -> str:
-        """Writes the files of one result; returns its Markdown."""
+        """Write the files of one result; return its Markdown."""
         file = name if self.recipe == "best" or name in ("table3", "figure4") else f"{name}-{self.recipe}"
         text = section(result)
         make_folder(self.output)
@@ -112,13 +114,13 @@ class Reproduction:
         return {name: tables[name] for name in names}
 
     def _folder(self, seed: int) -> Path:
-        """Where a verb-number model lies, or should; seed 0 of the recipe "best" comes with the package."""
+        """Return the folder of a verb-number model; seed 0 of the recipe "best" comes with the package."""
         if self.recipe == "best" and seed == 0:
             return embedded_folder()
         return self._models / f"verb-number-{self.recipe}-seed{seed}"
 
     def _trained(self, seed: int, source: Path) -> Path:
-        """The folder of the model of a seed, trained if need be."""
+        """Return the folder of the model with a seed, training it if needed."""
         folder = self._folder(seed)
         if not _is_trained(folder):
             teachers = sorted(self._models.glob("teacher*")) if self.recipe == "best" else []
@@ -146,8 +148,8 @@ class Reproduction:
         folder = self._folder(0)
         if not _is_trained(folder):
             raise InputError(
-                f"there is no trained model in {str(folder)!r}: train the recipe {self.recipe!r} with seed 0 into it, or "
-                "reproduce table1 first, which does"
+                f"there is no trained model in {str(folder)!r}: train the recipe {self.recipe!r} with seed 0 there, "
+                "or reproduce table1 first, which trains it"
             )
         result, picture = figures.attention_figure(self._load(str(folder)), name)
         return {**result, "recipe": self.recipe}, picture
@@ -159,13 +161,13 @@ class Reproduction:
         return figures.pronoun_results(self._load(name), winobias, winogender, held_out, self.say)
 
     def _chosen(self, folder: str, hub: str) -> tuple[str, Result | None]:
-        """The model for an experiment and its training: the one given, else the one trained, else the paper's."""
+        """Return the model for an experiment and its training report: the given, the trained, or the paper's model."""
         trained = self._models / folder
         name = self.model or (str(trained) if (trained / "config.json").is_file() else hub)
         return name, _training(Path(name))
 
     def _load(self, name: str) -> Model:
-        """A model in single precision, called by the last part of its path."""
+        """Load a model in single precision, named by the last part of its path."""
         model = attnflow.load(name, device=self.device, dtype="float32")
         model.name = Path(name).name if Path(name).is_dir() else name
         return model
@@ -176,7 +178,7 @@ def _is_trained(folder: Path) -> bool:
 
 
 def _training(folder: Path) -> Result | None:
-    """What the training of a model reported; None where there is no such report."""
+    """Return the training report of a model, or None."""
     if not _is_trained(folder):
         return None
     file = folder / "training.json"

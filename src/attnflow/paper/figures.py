@@ -1,4 +1,4 @@
-"""Figures 1 to 4: what they show as numbers, and the pictures."""
+"""Figures 1 to 4: their numbers and pictures."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ OF_FIGURE = {"figure1": VIEWS, "figure2": ("raw",), "figure3": ("rollout", "flow
 
 
 def attention_figure(model: Model, name: str) -> tuple[dict[str, Any], Figure]:
-    """Figures 1, 2 and 3: the numbers, and the picture.
+    """Return the numbers and the picture of Figures 1, 2 and 3.
 
-    Figure 1 has all rows of the first example, the others the row of [CLS] of all examples.
+    Figure 1 has all rows of the first example; the others have the [CLS] row of all examples.
     """
     views = OF_FIGURE[name]
     examples = []
@@ -61,10 +61,10 @@ def _prediction(trace: Trace) -> dict[str, float] | None:
 def pronoun_results(
     model: Model, winobias: Path | None, winogender: Path | None, held_out: Any, say: Say
 ) -> tuple[dict[str, Any], Figure]:
-    """Figure 4, and beyond its two sentences how often each view agrees with the model's own prediction.
+    """Return Figure 4, and how often each view agrees with the model's own prediction beyond its two sentences.
 
-    winobias, winogender: where these lie; without both, there are the two sentences alone. held_out: how well the model
-        predicts words of other texts, if known.
+    winobias, winogender: the paths of these sets; without both, only the two sentences are shown.
+    held_out: how well the model predicts words of other texts, if known.
     """
     shown = [pronouns.masked_pronoun(model, e) for e in FIGURE_4]
     result: dict[str, Any] = {
@@ -92,7 +92,7 @@ def pronoun_results(
 
 
 def table_figure(tables: Sequence[dict[str, Any]], reading: str) -> Figure:
-    """The tables as curves, the paper's dashed; a layer without any correlation is a gap."""
+    """Plot the tables as curves, with the paper's dashed; a layer without any correlation is a gap."""
     rows = []
     for table in tables:
         ours = {
@@ -106,18 +106,19 @@ def table_figure(tables: Sequence[dict[str, Any]], reading: str) -> Figure:
 
 
 def pronoun_figure(examples: Sequence[pronouns.MaskedPronoun]) -> Figure:
-    """Figure 4: for each sentence p(his) against p(her), and for each view the mask's weight on both candidates by layer.
+    """Plot Figure 4: p(his) against p(her), and each view's weights from the mask to both candidates by layer.
 
-    The bars share 1 between the two forms, and have the colour of the candidate that each form implies. The squares above
-    the curves say which candidate is favoured at each layer; curves have scales of their own, because flows are larger.
+    The bars split 1 between the two forms, in the colour of the candidate that each form implies. The squares above the
+    curves show which candidate is favoured at each layer. Each set of curves has its own scale, because flows are
+    larger.
 
-    examples: of `pronouns.masked_pronoun`; all have the same views.
+    examples: from `pronouns.masked_pronoun`; all with the same views.
     """
     if not examples:
-        raise InputError("there are no examples: expected at least one of masked_pronoun()")
+        raise InputError("there are no examples: expected at least one from masked_pronoun()")
     names = list(examples[0].weights)
     if any(list(e.weights) != names for e in examples):
-        raise InputError(f"the examples have different views: expected {names} of each, as the first one has")
+        raise InputError(f"the examples have different views: expected {names} in each, as in the first one")
     with sheet.style():
         bars, tall, over, under = 0.8, 0.95, 0.5, 0.26
         left = 0.1 + sheet.room(form for e in examples for form in e.forms)
@@ -171,7 +172,7 @@ def _candidate_curves(at: Axes, e: pronouns.MaskedPronoun, name: str, wide: floa
 
 
 def _name_lines(at: Axes, e: pronouns.MaskedPronoun, name: str, tall: float) -> None:
-    """The candidates' names at the ends of their curves, moved apart where these meet."""
+    """Write the candidates' names at the ends of their curves, moved apart if the curves meet."""
     ends = e.weights[name][-1] / at.get_ylim()[1]
     apart = 1.3 * sheet.SIZE / 72 / tall
     middle, half = float(ends.mean()), max(float(abs(ends[0] - ends[1])), apart) / 2

@@ -1,4 +1,4 @@
-"""A masked language model: Figure 4's model, where the hub's BERT cannot be had."""
+"""Training of a masked language model for Figure 4, for use without the hub's BERT."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    Head = Callable[[Tensor], Tensor]  # hidden states to logits of words
+    Head = Callable[[Tensor], Tensor]  # hidden states to word logits
 
-WIDTHS = (32, 64, 128)  # short texts too, since pronouns are asked for in single sentences
+WIDTHS = (32, 64, 128)  # short texts too, since pronouns are predicted in single sentences
 CHANCE = 0.15
 
 
@@ -36,10 +36,10 @@ def train(
     device: str | None = None,
     say: training.Say = to_stderr,
 ) -> dict[str, Any]:
-    """Trains `base` with a masked-LM head on text.train.txt of the folder `data`; loss and top-1 accuracy on text.test.txt.
+    """Train `base` with a masked-LM head on text.train.txt in `data`; report loss and accuracy on text.test.txt.
 
-    15 % of the tokens are to be predicted, 80 % of these masked, 10 % replaced, 10 % left; drawn anew at every step.
-    Sentences that follow each other are packed into texts of up to 128 tokens. The output matrix is the embedding's.
+    15 % of the tokens are predicted: 80 % of these are masked, 10 % replaced and 10 % left, drawn anew at every step.
+    Consecutive sentences are packed into texts of up to 128 tokens. The output matrix is shared with the embedding.
     """
     import torch
     from transformers import AutoModelForMaskedLM
@@ -84,7 +84,7 @@ def pretrain(
     rate: float,
     batch: int,
 ) -> training.Record:
-    """Masked words of texts, given as ids, predicted through the embedding matrix by a head that is then thrown away.
+    """Pretrain on masked words of texts, given as ids, with an output head that is discarded afterwards.
 
     One text in a hundred is held out for the scores.
     """
@@ -117,12 +117,12 @@ class Masking:
         import torch
 
         if tokenizer.mask_token_id is None:
-            raise InputError("the base's tokenizer has no mask token: give a model of the BERT kind")
+            raise InputError("the base's tokenizer has no mask token: give a BERT-like model")
         self.mask, self.size = tokenizer.mask_token_id, len(tokenizer)
         self.special = torch.tensor(tokenizer.all_special_ids, device=device)
 
     def loss(self, model: Any, head: Head, texts: training.Texts, index: training.Indices) -> Tensor:
-        """The mean loss of a batch, of tokens that are drawn anew."""
+        """Return the mean loss of a batch, for newly drawn tokens."""
         import torch
 
         with training.autocast(texts.device):
@@ -132,7 +132,7 @@ class Masking:
     def predict(
         self, model: Any, head: Head, ids: Tensor, mask: Tensor, seed: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Logits [token to predict, vocabulary] and those tokens."""
+        """Return the logits [token to predict, vocabulary] and those tokens."""
         import torch
 
         # Drawn on the CPU for held-out text, so that its numbers do not depend on the device.
@@ -141,25 +141,25 @@ class Masking:
             ids.device
         )
         chosen = (drawn[0] < CHANCE) & ~torch.isin(ids, self.special)
-        chosen[:, 1] |= ~chosen.any(-1)  # every text asks for something, so that no batch is empty
+        chosen[:, 1] |= ~chosen.any(-1)  # every text has something to predict, so that no batch is empty
         other = (drawn[2] * self.size).long()
         inputs = ids.where(~(chosen & (drawn[1] < 0.9)), other).masked_fill(chosen & (drawn[1] < 0.8), self.mask)
         hidden = model.base_model(input_ids=inputs, attention_mask=mask).last_hidden_state
-        # The logits of all tokens would be the largest tensor by far.
+        # The logits of all tokens would be by far the largest tensor.
         return head(hidden[chosen]), ids[chosen]
 
 
 def head_of(model: Any) -> Head:
-    """From hidden states to the logits of words."""
+    """Return the function from hidden states to word logits."""
     for name in ("cls", "lm_head"):
         if hasattr(model, name):
             head: Head = getattr(model, name)
             return head
-    raise InputError(f"{type(model).__name__} is not known here: expected a masked LM of the BERT or RoBERTa kind")
+    raise InputError(f"{type(model).__name__} is not supported: expected a masked LM like BERT or RoBERTa")
 
 
 def scores(model: Any, head: Head, masking: Masking, texts: training.Texts) -> dict[str, float]:
-    """Mean loss and top-1 accuracy over the tokens to predict, the same ones every time."""
+    """Return the mean loss and top-1 accuracy over the same tokens every time."""
     import torch
 
     was = model.training
@@ -178,15 +178,15 @@ def scores(model: Any, head: Head, masking: Masking, texts: training.Texts) -> d
 
 
 def read(path: str | Path) -> list[str]:
-    """The lines of a text that are not empty."""
+    """Return the lines of a text that are not empty."""
     lines = [line for _, line in read_lines(path)]
     if not lines:
-        raise InputError(f"{str(path)!r} has no text: expected one sentence a line")
+        raise InputError(f"{str(path)!r} has no text: expected one sentence per line")
     return lines
 
 
 def _packed(tokenizer: Any, path: Path, seed: int) -> list[list[int]]:
-    """Sentences one after the other, as many as fit into texts of one of `WIDTHS` tokens."""
+    """Pack consecutive sentences into texts of one of `WIDTHS` tokens."""
     draw = np.random.default_rng(seed)
     texts: list[list[int]] = [[]]
     widths = [w for w in WIDTHS if w <= tokenizer.model_max_length] or [tokenizer.model_max_length]

@@ -1,4 +1,4 @@
-"""Tables 1 to 3: rank correlations of the views with blank-out and gradients, beside the paper's."""
+"""Tables 1 to 3: rank correlations of the views with blank-out and gradients, compared with the paper's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 Run = tuple[str, Mapping[str, Evaluation], Mapping[str, Any]]  # model, its readings, and its shape
 
 SOME = 200
-"""Texts on which the sums of gradients are looked at."""
+"""Texts on which sums of gradients are examined."""
 
 VERDICTS = HOLDS, UNDECIDED, CONTRADICTED, UNASKED = "holds", "undecided", "contradicted", "cannot be asked"
 
@@ -45,7 +45,7 @@ IMPORTANCES: dict[str, dict[str, Any]] = {
     f"table2, {TEXT}": {"method": "gradient", "reduce": "l2", "of": "probability"},
     f"table2, {AUTHORS}": {"method": "gradient", "reduce": "abs-sum", "of": "difference"},
 }
-"""What `measure` is asked for; the authors' reading of Table 1 is made of the text's."""
+"""What `measure` computes; the authors' reading of Table 1 is derived from the text's."""
 
 VERB_NUMBER = ("table1", "table2")
 IN_WORDS = {
@@ -73,7 +73,7 @@ def verb_number_tables(
     resamples: int = 5000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Tables 1 and 2 of each model, on the first `samples` examples of the split "test".
+    """Compute Tables 1 and 2 for each model, on the first `samples` examples of the split "test".
 
     models: (name, model); more than one for several training seeds.
     """
@@ -97,7 +97,7 @@ def verb_number_tables(
 
 
 def _result(table: str, samples: int, runs: Sequence[Run], resamples: int, seed: int) -> dict[str, Any]:
-    """The result of a table as JSON holds it."""
+    """Return the result of a table as JSON-compatible data."""
     return {
         "table": table,
         "samples": samples,
@@ -145,14 +145,14 @@ def _summary(measured: Scores, table: str, reading: str, resamples: int, seed: i
 
 
 def _shape(measured: Scores) -> dict[str, Any]:
-    """What the views look like, apart from any importance."""
+    """Return properties of the views that involve no importance."""
     return {"evenness": evenness(measured), "ties": ties(measured), "settled": settled(measured)}
 
 
 def ties(measured: Scores) -> dict[str, list[float]]:
-    """The share of tokens whose value is also that of another token of the text, by view and layer.
+    """Return the fraction of tokens that share their value with another token of the text, by view and layer.
 
-    Flow is at most what leaves the source and what enters the sink; once that binds, tokens are equal.
+    Flow is at most what leaves the source and what enters the sink; once the first bound is reached, tokens are equal.
     """
     shares = []
     for text in measured.texts:
@@ -163,7 +163,7 @@ def ties(measured: Scores) -> dict[str, list[float]]:
 
 
 def evenness(measured: Scores) -> list[float]:
-    """How even the rows of raw attention are, by layer: the mean of their entropy divided by that of equal weights."""
+    """Return how even rows of raw attention are, by layer: their mean entropy relative to that of equal weights."""
     raw = measured.views.index("raw")
     entropies = []
     for text in measured.texts:
@@ -175,7 +175,7 @@ def evenness(measured: Scores) -> list[float]:
 
 
 def settled(measured: Scores) -> dict[str, list[float | None]]:
-    """How much the order of tokens at each layer is that of the last: their mean rank correlation, by view and layer."""
+    """Return the mean rank correlation of each layer with the last layer, by view and layer."""
     correlations = []
     for text in measured.texts:
         correlations.append([rank_correlations(rows, rows[-1:])[:, 0] for rows in text.views])
@@ -188,9 +188,9 @@ def settled(measured: Scores) -> dict[str, list[float | None]]:
 
 
 def cancellation(model: Model, texts: Sequence[str], of: str) -> dict[str, float]:
-    """How large ``|Σ_d g_d|`` is beside ``Σ_d |g_d|``, the largest of each over some texts: rounding, or something?"""
+    """Compare the largest ``|Σ_d g_d|`` with the largest ``Σ_d |g_d|`` over some texts, to see if it is rounding error."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AttentionWarning)  # this is what it says, as a number
+        warnings.simplefilter("ignore", AttentionWarning)  # the same, as a number
         left, whole = (
             max(float(w.values.max()) for w in model.gradient(list(texts), reduce=reduce, of=of))
             for reduce in ("abs-sum", "l1")
@@ -207,7 +207,7 @@ def sentiment_table(
     resamples: int = 5000,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Table 3: a classifier of sentences and its input gradients."""
+    """Compute Table 3: a sentence classifier and its input gradients."""
     settings: dict[str, dict[str, Any]] = {
         TEXT: {"row": "answer", "explain": "predicted", "importance": {"gradient": {"reduce": "l2"}}},
         AUTHORS: {
@@ -221,7 +221,7 @@ def sentiment_table(
     readings: dict[str, Evaluation] = {}
     shape: dict[str, Any] = {}
     for reading, options in settings.items():
-        # the code took the gradient of the positive logit whatever the sentence
+        # the code took the gradient of the positive logit for every sentence
         truth = [1] * len(texts) if reading == AUTHORS else list(labels)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AttentionWarning)  # `cancellation` reports it as a number
@@ -237,10 +237,10 @@ def sentiment_table(
 
 
 def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Cells over all models: ``{view: [cell of each layer]}``.
+    """Return cells over all models: ``{view: [cell of each layer]}``.
 
-    The mean over models and texts; its interval over resampled texts, each text with all models; the standard deviation
-    over texts and models; and the mean of each model.
+    A cell has the mean over models and texts, its interval over resampled texts (each with all models), the standard
+    deviation over texts and models, and the mean of each model.
     """
     stacked = np.stack(correlations)  # [model, text, view, layer]
     with warnings.catch_warnings():
@@ -264,11 +264,12 @@ def over_all(correlations: Sequence[Floats], resamples: int, seed: int) -> dict[
 
 
 def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[str, Any]]:
-    """The paper's claims on ``correlations[text, view, layer]``: the differences that must be above 0, and the verdict.
+    """Test the paper's claims on ``correlations[text, view, layer]``; return differences and a verdict for each.
 
-    "holds": the 95 % intervals of all differences are above 0. "contradicted": one is below 0. "undecided": neither.
-    "cannot be asked": the model has no such layers, or attention is the same for all tokens of every text. What each claim
-    is, `paper.CLAIMS` says.
+    A claim says that some differences are above 0. "holds": the 95 % intervals of all differences are above 0.
+    "contradicted": one is below 0. "undecided": neither.
+    "cannot be asked": the model has no such layers, or attention is the same for all tokens of every text.
+    `paper.CLAIMS` defines the claims.
     """
     raw, rollout, flow = (correlations[:, VIEWS.index(view)] for view in ("raw", "rollout", "flow"))
     depth = raw.shape[1]
@@ -314,7 +315,7 @@ def claims(correlations: Floats, resamples: int, seed: int) -> dict[str, dict[st
 
 
 def _mean(column: Floats) -> float:
-    """Where there is no correlation, nothing is lower."""
+    """Return the mean; -inf if there is no correlation."""
     there = column[np.isfinite(column)]
     return float(there.mean()) if len(there) else -np.inf
 
@@ -329,7 +330,7 @@ def _verdict(differences: Sequence[Interval | None]) -> str:
 
 
 def papers_claims(table: str) -> dict[str, str]:
-    """The same claims asked of the paper's own means, whose differences have no intervals."""
+    """Test the same claims on the paper's own means, whose differences have no intervals."""
     raw, rollout, flow = ([m for m in paper.means(table, view) if m is not None] for view in ("raw", "rollout", "flow"))
     lowest = min(range(1, len(raw) - 1), key=lambda k: raw[k])
     from_l3 = range(2 if len(raw) == 6 else 1, len(raw))  # Table 3 has L1, L3, L5 and L6

@@ -1,6 +1,6 @@
-"""Sentences with a pronoun and the two it may refer to: WinoBias, Winogender, the paper's Figure 4, and one's own.
+"""Sentences with a pronoun and two candidates for it: WinoBias, Winogender, the paper's Figure 4, and custom ones.
 
-Everything in a file becomes an example or is excluded for a stated reason; a line that cannot be read is an error.
+Every sentence in a file becomes an example or is excluded for a stated reason; an unreadable line is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "possessive": (("his",), ("her",)),
     "possessive alone": (("his",), ("hers",)),
     "reflexive": (("himself",), ("herself",)),
-    # "her" with no sentence beside it that says which: of him and his the sentence itself rules one out
+    # "her" without a matching male sentence: the sentence itself rules out either him or his
     EITHER: (("him", "his"), ("her",)),
 }
 KINDS = {"he": "subject", "she": "subject", "him": "object", "his": "possessive", "her": EITHER, "hers": "possessive alone",
@@ -75,11 +75,14 @@ _SENTID = re.compile(r"([^.]+)\.([^.]+)\.([01])\.(male|female|neutral)\.txt")
 
 @dataclass(frozen=True)
 class PronounExample:
-    """A sentence, the place of a pronoun in it, and the two it may refer to.
+    """A sentence, the place of a pronoun in it, and the two candidates it may refer to.
 
-    text: the sentence; what stands at `slot` is replaced by the mask. slot, candidates: [start, stop) in the text.
-    kind: of the pronoun, a key of `FORMS`. genders: of the candidates, known or stereotypical; None where nothing says so.
-    referent: which candidate it refers to, 0 or 1, if known. source, id: where the sentence comes from.
+    text: the sentence; the mask replaces the text at `slot`.
+    slot, candidates: [start, stop) in the text.
+    kind: of the pronoun, a key of `FORMS`.
+    genders: of the candidates, known or stereotypical; None if unknown.
+    referent: which candidate it refers to, 0 or 1, if known.
+    source, id: where the sentence comes from.
     """
 
     text: str
@@ -101,7 +104,7 @@ class PronounExample:
         return first, second
 
     def filled(self, word: str) -> tuple[str, tuple[Span, Span]]:
-        """The sentence with another word at the slot, and where the candidates are then."""
+        """Return the sentence with another word at the slot, and the new places of the candidates."""
         start, stop = self.slot
         shift = len(word) - (stop - start)
         first, second = ((a + shift, b + shift) if a >= stop else (a, b) for a, b in self.candidates)
@@ -109,12 +112,12 @@ class PronounExample:
 
     @property
     def key(self) -> tuple[str, tuple[Span, Span]]:
-        """The same for all that mask to the same sentence: what stands at the slot is not seen."""
+        """A key that is equal for all examples with the same masked sentence."""
         return self.filled(SLOT)
 
 
 class Excluded(NamedTuple):
-    """What was left out: where it stands, and why."""
+    """A sentence that was left out: its place, and why."""
 
     where: str
     reason: str
@@ -122,7 +125,7 @@ class Excluded(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """What a file holds: every one of its sentences is an example or is excluded for a reason."""
+    """The contents of a file: every sentence is an example or is excluded for a reason."""
 
     examples: tuple[PronounExample, ...]
     excluded: tuple[Excluded, ...]
@@ -133,12 +136,12 @@ class Examples:
 
 
 def read_winobias(path: str | Path) -> Examples:
-    """WinoBias: a file of it, or its folder of ``{pro,anti}_stereotyped_type{1,2}.txt.{dev,test}``.
+    """Read WinoBias: one of its files, or its folder of ``{pro,anti}_stereotyped_type{1,2}.txt.{dev,test}``.
 
     A line is ``1 [The developer] argued with the designer because [he] did not like the design.``: its number, and a
-    sentence in which the pronoun and its referent are marked. The other candidate is the other one of the 40 occupations in
-    it, and the genders are those of the occupations' majorities. Both variants of a sentence are returned; they mask to the
-    same one, which `consistency` counts once.
+    sentence in which the pronoun and its referent are marked. The other candidate is the other one of the 40
+    occupations in the sentence, and the genders are those of the occupations' majorities. Both variants of a sentence
+    are returned. They give the same masked sentence, which `consistency` counts once.
     """
     path = Path(path)
     files = [path]
@@ -146,7 +149,7 @@ def read_winobias(path: str | Path) -> Examples:
         files = sorted(p for p in path.iterdir() if _WINOBIAS_FILE.fullmatch(p.name))
         if not files:
             raise InputError(
-                f"{str(path)!r} holds no file of WinoBias: expected names like pro_stereotyped_type1.txt.test"
+                f"{str(path)!r} contains no WinoBias file: expected names like pro_stereotyped_type1.txt.test"
             )
     return _collected(_winobias(file) for file in files)
 
@@ -166,8 +169,9 @@ def _winobias(file: Path) -> Iterator[PronounExample | Excluded]:
             or re.search(r"[\[\]]", _bare(parts[1]))
         ):
             raise InputError(
-                f"{str(file)!r}, line {number}: {line[:80]!r} is no line of WinoBias: expected a number and a sentence "
-                "with one referent and its pronoun in brackets, as in '1 [The cook] met the nurse because [he] was ill.'"
+                f"{str(file)!r}, line {number}: {line[:80]!r} is not a WinoBias line: expected a number and a "
+                "sentence with one referent and its pronoun in brackets, as in '1 [The cook] met the nurse because "
+                "[he] was ill.'"
             )
         (referent,) = (m for m in marked if m not in pronouns)
         example = _from_marks(parts[1], referent, pronouns, source, where)
@@ -181,10 +185,10 @@ def _bare(marked: str) -> str:
 def _from_marks(
     marked: str, referent: re.Match[str], pronouns: Sequence[re.Match[str]], source: str, where: str
 ) -> PronounExample | str:
-    """The example of a line of WinoBias, or why there is none."""
+    """Return the example of a WinoBias line, or why there is none."""
 
     def place(match: re.Match[str], group: int = 1) -> Span:
-        """Where it is once the brackets are gone."""
+        """Return the place without the brackets."""
         start, stop = (len(_bare(marked[: match.start()])) + at - match.start(group) for at in match.span(group))
         return start, stop
 
@@ -213,11 +217,11 @@ def _from_marks(
 
 
 def read_winogender(path: str | Path) -> Examples:
-    """Winogender: ``all_sentences.tsv``, or the folder that holds it.
+    """Read Winogender: ``all_sentences.tsv``, or the folder that contains it.
 
-    A row is ``technician.customer.1.male.txt`` and its sentence: the occupation, the other participant, which of the two
-    the pronoun refers to (0 and 1), and the pronoun's gender. Occupations have the gender of their majority; participants
-    and "someone" have none.
+    A row is ``technician.customer.1.male.txt`` and its sentence: the occupation, the other participant, which of the
+    two the pronoun refers to (0 and 1), and the pronoun's gender. Occupations have the gender of their majority;
+    participants and "someone" have none.
     """
     path = Path(path)
     file = path / "all_sentences.tsv" if path.is_dir() else path
@@ -234,7 +238,7 @@ def _winogender(file: Path) -> Iterator[PronounExample | Excluded]:
         parts = _SENTID.fullmatch(cells[0])
         if parts is None or len(cells) != 2 or not cells[1].strip():
             raise InputError(
-                f"{str(file)!r}, line {number}: {line[:80]!r} is no row of Winogender: expected an id such as "
+                f"{str(file)!r}, line {number}: {line[:80]!r} is not a Winogender row: expected an id such as "
                 "'technician.customer.1.male.txt', a tab and its sentence"
             )
         occupation, participant, answer, gender = parts.groups()
@@ -243,7 +247,7 @@ def _winogender(file: Path) -> Iterator[PronounExample | Excluded]:
         genders = {MALE if m[0].lower() in MASCULINE else FEMALE for m in pronouns}
         if genders - {gender} or not (pronouns or _NEUTRAL.search(text)):
             raise InputError(
-                f"{str(file)!r}, line {number}: {text[:80]!r}: expected a {gender} pronoun and no other, as its id says"
+                f"{str(file)!r}, line {number}: {text[:80]!r}: expected exactly one {gender} pronoun, as its id says"
             )
         example = _from_template(text, pronouns, occupation, participant)
         if isinstance(example, str):
@@ -257,7 +261,7 @@ def _winogender(file: Path) -> Iterator[PronounExample | Excluded]:
 def _from_template(
     text: str, pronouns: Sequence[re.Match[str]], occupation: str, participant: str
 ) -> PronounExample | str:
-    """The example of a sentence of Winogender, without its referent, or why there is none."""
+    """Return the example of a Winogender sentence, without its referent, or why there is none."""
     if not pronouns:
         return "the pronoun is gender-neutral"
     if len(pronouns) > 1:
@@ -278,9 +282,9 @@ def _from_template(
 def _collected(parts: Iterable[Iterable[PronounExample | Excluded]]) -> Examples:
     items = [item for part in parts for item in part]
     if not items:
-        raise InputError("there is no sentence in what was given: expected at least one line")
+        raise InputError("the input contains no sentence: expected at least one line")
     examples = [item for item in items if isinstance(item, PronounExample)]
-    # "her" is him or his: the same sentence with the other gender tells which
+    # "her" is him or his: the same sentence with the other gender decides
     known = {e.key: e.kind for e in examples if e.kind != EITHER}
     settled = [replace(e, kind=known.get(e.key, EITHER)) if e.kind == EITHER else e for e in examples]
     return Examples(tuple(settled), tuple(item for item in items if isinstance(item, Excluded)))
@@ -289,7 +293,7 @@ def _collected(parts: Iterable[Iterable[PronounExample | Excluded]]) -> Examples
 def with_slot(
     text: str, candidates: tuple[str, str], genders: Genders = (None, None), kind: str = "possessive"
 ) -> PronounExample:
-    """An example from a sentence with [MASK] where the pronoun is, and the two candidates as they stand in it.
+    """Make an example from a sentence with [MASK] in place of the pronoun, and the two candidates as written in it.
 
     >>> with_slot("Mary convinced John of [MASK] love", ("Mary", "John"), ("female", "male")).candidates
     ((0, 4), (15, 19))
@@ -297,7 +301,9 @@ def with_slot(
     if kind not in FORMS:
         raise InputError(f"kind={kind!r}: expected one of {', '.join(map(repr, FORMS))}")
     if text.count(SLOT) != 1:
-        raise InputError(f"{text!r} has {SLOT} {text.count(SLOT)} times: expected it once, in the place of the pronoun")
+        raise InputError(
+            f"{text!r} contains {SLOT} {text.count(SLOT)} times: expected it once, in place of the pronoun"
+        )
     if isinstance(candidates, str) or len(candidates) != 2 or len(set(candidates)) != 2:
         raise InputError(f"candidates={candidates!r}: expected two different words of the text")
     if len(genders) != 2 or any(g not in (MALE, FEMALE, None) for g in genders):
@@ -306,7 +312,7 @@ def with_slot(
     for name in candidates:
         places = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(name)}(?!\w)", text)] if name else []
         if len(places) != 1:
-            raise InputError(f"the candidate {name!r} stands {len(places)} times in {text!r}: expected it once")
+            raise InputError(f"the candidate {name!r} occurs {len(places)} times in {text!r}: expected it once")
         spans.append(places[0])
     start = text.index(SLOT)
     return PronounExample(text, (start, start + len(SLOT)), kind, (spans[0], spans[1]), (genders[0], genders[1]))

@@ -1,9 +1,10 @@
 """Figure 4 and beyond: does a view of attention favour the candidate that the model's own pronoun prediction implies?
 
-A pronoun is masked, as in "The author talked to Sara about [MASK] book". What the model says of it, ``p(his)`` against
-``p(her)``, implies one of the two candidates wherever their genders, or stereotypes of them, differ. What the mask's row of
-raw attention, rollout or flow gives to each candidate favours one. `masked_pronoun` is one sentence, for the figure;
-`consistency` counts how often both are the same over WinoBias (Zhao et al. 2018) and Winogender (Rudinger et al. 2018).
+A pronoun is masked, as in "The author talked to Sara about [MASK] book". The model's prediction, ``p(his)`` against
+``p(her)``, implies one of the two candidates if their genders, or the stereotypes of them, differ. The mask's row of
+raw attention, rollout or flow favours the candidate that it gives more to. `masked_pronoun` handles one sentence, for
+the figure. `consistency` counts how often both are the same over WinoBias (Zhao et al. 2018) and Winogender (Rudinger
+et al. 2018).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 BATCH = 64
-SAME = 1e-9  # relative: weights that are equal come out of sums in different orders
+SAME = 1e-9  # relative: equal weights come from sums in different orders
 
 PREDICTION = "prediction"
 RELATIVE = "prediction, against its median"
@@ -41,7 +42,7 @@ ALL = "all"
 
 @dataclass(frozen=True, eq=False)
 class MaskedPronoun:
-    """One masked sentence: what the model says of the pronoun, and what its row gives to the candidates.
+    """One masked sentence: the model's prediction of the pronoun, and the weights of its row on the candidates.
 
     p_male, p_female: the probabilities of the two forms at the mask, among all words.
     weights: by view, ``[layer, candidate]``; candidates in the order of ``example.candidates``.
@@ -62,11 +63,11 @@ class MaskedPronoun:
         return implied(self.example, self.p_male, self.p_female)
 
     def favoured(self, view: str, layer: int) -> int | None:
-        """The candidate with the larger weight; None for a tie."""
+        """Return the candidate with the larger weight; None for a tie."""
         return _larger(self.weights[view][layer])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the result as JSON-compatible data."""
         return {
             "text": self.example.filled("[MASK]")[0],
             "source": self.example.source,
@@ -83,16 +84,18 @@ class MaskedPronoun:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often what favours a candidate favours the right one.
+    """How often a view favours the right candidate.
 
-    view: raw, rollout or flow at a layer (from 0), or with no layer what knows nothing of attention: the candidate named
+    view: raw, rollout or flow at a layer (from 0); or, with no layer, a baseline without attention: the candidate named
         first, the one nearer to the pronoun, or, against the referent, the model's prediction itself.
-    against: "prediction", the candidate that the pronoun prediction implies, where both genders are known and differ; the
-        same "against its median", where p(male) / p(female) is larger or smaller than the median over all sentences with
-        this kind of pronoun, because a model that nearly always says "he" implies nearly always the male one; "one gender
-        known", where only one is, and the other candidate takes what speaks against that one; "referent".
-    agree, count, ties: sentences; ties favour neither and are not in count. share, low, high: agree / count with its 95 %
-        Wilson interval, and None where all are ties. Sentences made from one template count as independent.
+    against: "prediction" is the candidate that the pronoun prediction implies, if both genders are known and differ.
+        "against its median" asks if p(male) / p(female) is above or below its median over all sentences with this kind
+        of pronoun, because a model that nearly always says "he" nearly always implies the male candidate. "one gender
+        known" is for sentences with one known gender; a prediction against it counts for the other candidate.
+        "referent" is the annotated one.
+    agree, count, ties: sentences; ties favour neither and are not in count.
+    share, low, high: agree / count with its 95 % Wilson interval; None if all are ties. Sentences made from one
+        template count as independent.
     """
 
     source: str
@@ -109,10 +112,10 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Consistency:
-    """All of `consistency`: the shares, the sentences they are made of, and what is not in them.
+    """The result of `consistency`: the shares, the sentences they are based on, and what was left out.
 
-    repeated: examples whose masked sentence was there already. contradictory: sentences whose repetitions name different
-    referents, and so have none.
+    repeated: examples whose masked sentence occurred before.
+    contradictory: sentences whose repetitions name different referents, and so have none.
     """
 
     rows: tuple[Agreement, ...]
@@ -122,7 +125,7 @@ class Consistency:
     contradictory: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The shares and counts as JSON holds them, without the single sentences."""
+        """Return the shares and counts as JSON-compatible data, without the single sentences."""
         sources = Counter(m.example.source for m in self.measured)
         return {
             "sentences": dict(sources),
@@ -134,11 +137,11 @@ class Consistency:
 
 
 def implied(example: PronounExample, p_male: float, p_female: float) -> int | None:
-    """The candidate, 0 or 1, that the likelier form of the pronoun speaks for; None where it speaks for neither.
+    """Return the candidate, 0 or 1, that the likelier form of the pronoun implies; None if it implies neither.
 
-    Where both genders are known and differ, the one whose gender it is. Where only one is known, as in Winogender, whose
-    participants have no gender, that one if it is its gender, else the other one: a reading that takes every preference
-    against the stereotype of an occupation for one of the participant. Where both are the same or none is known, neither.
+    If both genders are known and differ, it is the candidate with that gender. If only one is known, as in Winogender,
+    it is that candidate if the gender matches, else the other one: a reading that counts every preference against the
+    stereotype of an occupation for the participant. If both are the same or none is known, it is neither.
 
     >>> from attnflow.paper.pronoun_data import FIGURE_4
     >>> implied(FIGURE_4[1], p_male=0.2, p_female=0.6), implied(FIGURE_4[0], p_male=0.7, p_female=0.1)
@@ -152,7 +155,7 @@ def implied(example: PronounExample, p_male: float, p_female: float) -> int | No
 
 
 class Prepared(NamedTuple):
-    """The masked text, its tensors, and the positions of the mask and of the candidates' tokens; ids of the forms."""
+    """The masked text, its tensors, the positions of the mask and of the candidates' tokens, and the ids of the forms."""
 
     text: str
     tensors: dict[str, Any]
@@ -163,7 +166,7 @@ class Prepared(NamedTuple):
 
 
 def masked_pronoun(model: Model, example: PronounExample) -> MaskedPronoun:
-    """What Figure 4 shows of one sentence."""
+    """Return what Figure 4 shows of one sentence."""
     measured, excluded = measure(model, [example])
     if excluded:
         raise InputError(f"{example.text!r} cannot be used with {model!r}: {excluded[0].reason}")
@@ -173,10 +176,11 @@ def masked_pronoun(model: Model, example: PronounExample) -> MaskedPronoun:
 def consistency(
     model: Model, examples: Sequence[PronounExample], say: Callable[[str], None] = lambda line: None
 ) -> Consistency:
-    """How often each view favours the candidate that the model's prediction implies, and the referent, at every layer.
+    """Count how often each view favours the predicted candidate, and the referent, at every layer.
 
-    model: a masked language model. examples: of `read_winobias` and `read_winogender`; each distinct masked sentence counts
-        once. say: is told of progress.
+    model: a masked language model.
+    examples: from `read_winobias` and `read_winogender`; each distinct masked sentence counts once.
+    say: called with progress.
     """
     distinct: dict[Any, PronounExample] = {}
     contradictory: set[Any] = set()
@@ -198,7 +202,7 @@ def consistency(
 def measure(
     model: Model, examples: Sequence[PronounExample], say: Callable[[str], None] = lambda line: None
 ) -> tuple[list[MaskedPronoun], list[Excluded]]:
-    """Masks and traces every example; what does not fit the model's tokens is excluded."""
+    """Mask and trace every example; examples that do not fit the model's tokens are excluded."""
     check_masked_lm(model)
     ready: list[tuple[PronounExample, Prepared]] = []
     excluded: list[Excluded] = []
@@ -208,7 +212,7 @@ def measure(
             excluded.append(Excluded(e.id or e.text, prepared))
         else:
             ready.append((e, prepared))
-    # texts of about one length share their batches, so that little of them is padding
+    # texts of similar length share a batch, to keep padding small
     order = sorted(range(len(ready)), key=lambda i: ready[i][1].tensors["input_ids"].shape[1])
     measured: dict[int, MaskedPronoun] = {}
     for start in range(0, len(order), BATCH):
@@ -231,12 +235,12 @@ def check_masked_lm(model: Model) -> None:
         raise InputError(f"{model!r} has no mask token: expected a masked language model, such as bert-base-uncased")
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
-            f"the tokenizer of {model!r} does not say where its tokens stand in the text: load the fast one"
+            f"the tokenizer of {model!r} does not give the positions of its tokens in the text: load the fast tokenizer"
         )
 
 
 def prepared_of(model: Model, example: PronounExample) -> Prepared | str:
-    """The example as the model reads it, or why it cannot."""
+    """Return the example as model input, or why it cannot be used."""
     import torch
 
     tokenizer: Any = model.tokenizer
@@ -244,7 +248,7 @@ def prepared_of(model: Model, example: PronounExample) -> Prepared | str:
     encoding = tokenizer(text, return_offsets_mapping=True, verbose=False)
     ids = list(encoding["input_ids"])
     if ids.count(tokenizer.mask_token_id) != 1:
-        return "the mask token stands in the sentence itself"
+        return "the mask token is in the sentence itself"
     limit = model.limit()
     if limit is not None and len(ids) > limit:
         return f"the sentence is longer than the {limit} tokens that the model takes"
@@ -258,7 +262,7 @@ def prepared_of(model: Model, example: PronounExample) -> Prepared | str:
         for word in words:
             word = word.capitalize() if example.pronoun[:1].isupper() and example.pronoun != "[MASK]" else word
             filled = list(tokenizer(example.filled(word)[0], verbose=False)["input_ids"])
-            # read in its place, because tokenizers mark the beginning of a word in different ways
+            # read in place, because tokenizers mark the beginning of a word in different ways
             if len(filled) != len(ids) or [*filled[:mask], *filled[mask + 1 :]] != [*ids[:mask], *ids[mask + 1 :]]:
                 return f"{word!r} is not one token of the model"
             own.append(filled[mask])
@@ -273,12 +277,12 @@ def prepared_of(model: Model, example: PronounExample) -> Prepared | str:
 
 
 def _tokens(offsets: Sequence[Span], span: Span) -> list[int]:
-    """The positions of the tokens that have a character of the span."""
+    """Return the positions of the tokens that have a character of the span."""
     return [i for i, (start, stop) in enumerate(offsets) if start < span[1] and stop > span[0]]
 
 
 def _probabilities(model: Model, batch: Sequence[Prepared]) -> list[tuple[float, float]]:
-    """p of the male and the female forms at each mask."""
+    """Return the probabilities of the male and the female forms at each mask."""
     import torch
 
     from attnflow.capture.inputs import batched
@@ -297,7 +301,7 @@ def _probabilities(model: Model, batch: Sequence[Prepared]) -> list[tuple[float,
 
 
 def _weights(trace: Trace, view: str, prepared: Prepared) -> Floats:
-    """[layer, candidate] of the mask's row; a candidate of several tokens has their sum."""
+    """Return [layer, candidate] of the mask's row; a candidate of several tokens has their sum."""
     rows = getattr(trace, view)(query=prepared.mask).values[:, 0].astype(np.float64)
     return np.stack([rows[:, own].sum(axis=1) for own in prepared.candidates], axis=1)
 
@@ -308,7 +312,7 @@ def _larger(pair: Floats) -> int | None:
 
 
 def agreement(measured: Sequence[MaskedPronoun]) -> list[Agreement]:
-    """The shares over all sentences, and by source where there are several; no row where nothing can be compared."""
+    """Return the shares over all sentences, and by source if there are several; without rows that compare nothing."""
     sources = list(dict.fromkeys(m.example.source for m in measured))
     groups = {source: [m for m in measured if m.example.source == source] for source in sources}
     if len(sources) > 1:
@@ -325,7 +329,7 @@ def agreement(measured: Sequence[MaskedPronoun]) -> list[Agreement]:
 
 
 def _male_share(m: MaskedPronoun) -> float:
-    """The share of the male form in both; 0.5 where the model excludes both."""
+    """Return the share of the male form in both; 0.5 if the model excludes both."""
     return m.p_male / (m.p_male + m.p_female) if m.p_male + m.p_female > 0 else 0.5
 
 

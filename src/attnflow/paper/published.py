@@ -1,4 +1,4 @@
-"""What Abnar & Zuidema (2020) report: the means and standard deviations of their tables, and what they say of them."""
+"""The results of Abnar & Zuidema (2020): the means and standard deviations of their tables, and their claims."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ TABLES: dict[str, Row] = {
 CLAIMS = {
     "collapse": (
         "raw collapses in the middle",
-        "raw attention at its lowest layer between the first and the last is less than half of what it is at L1, and below "
-        "rollout and flow there (the paper: rather low, except for the first layer)",
+        (
+            "raw attention, at its lowest layer between the first and the last, is below half of its value at L1, and "
+            "below rollout and flow at that layer (the paper: rather low, except for the first layer)"
+        ),
     ),
     "growth": (
         "rollout grows with depth",
-        "rollout is higher at each layer than at the one before (the paper's rows do so; its text does not say it)",
+        "rollout is higher at each layer than at the one before (true of the paper's rows; its text does not say it)",
     ),
     "ahead": (
         "flow is ahead of rollout from L3 on",
@@ -43,19 +45,22 @@ CLAIMS = {
         "rollout and flow are above raw attention at the last layer (the paper: both are better correlated)",
     ),
 }
-"""In short, and as what is asked of a table."""
+"""Each claim in short, and as it is tested on a table."""
 
 EXAMPLES = (
     ("the key to the cabinets", "the keys to the cabinets", True, None),
     ("the article on NNP large systems", "the articles on NNP large systems", True, True),
     ("here the NNS differ in that the female", "here the NNP differ in that the female", False, True),
 )
-"""The sentences of Figures 1 to 3, all before a singular verb; each with one word changed; whether the paper's model is
-right, and whether the change flips what it says (None where the paper does not say)."""
+"""The sentences of Figures 1 to 3, all before a singular verb.
+
+Each comes with one word changed, with whether the paper's model is right, and with whether the change flips its answer
+(None if the paper does not say).
+"""
 
 ACCURACY = {"table1": 0.96, "table2": 0.96}
 
 
 def means(table: str, view: str) -> list[float | None]:
-    """The paper's row; None for a layer that it leaves out."""
+    """Return a row of the paper; None for a layer that it omits."""
     return [None if cell is None else cell[0] for cell in TABLES[table][view]]

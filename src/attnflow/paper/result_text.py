@@ -1,4 +1,4 @@
-"""A result of the paper's experiments as Markdown: one section for a table or a figure. No number is typed here."""
+"""Results of the paper's experiments as Markdown: one section per table or figure. No number is typed here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = {TEXT: "the text's reading", WORDS: "the text's reading, words only", AU
 
 
 def section(result: dict[str, Any], pictures: str | None = None) -> str:
-    """One table or figure in Markdown; pictures: their path without the ending, where the text should show them."""
+    """Return one table or figure in Markdown. pictures: their path without extension, if the text should show them."""
     lines = list(
         _table(result) if "table" in result else _figure4(result) if result["figure"] == "figure4" else _maps(result)
     )
@@ -46,21 +46,23 @@ def _table(result: dict[str, Any]) -> Iterator[str]:
     accuracy = ", ".join(f"{run['accuracy']:.3f}" for run in runs if run["accuracy"] is not None)
     seconds = max(run["seconds"] for run in runs)
     pooled = (
-        " Means are over texts and seeds, intervals over resampled texts, each with all its seeds; n counts texts times "
-        "seeds."
+        (
+            " Means are over texts and seeds; intervals are over resampled texts, each with all its seeds; n counts "
+            "texts times seeds."
+        )
         if len(runs) > 1
         else ""
     )
     yield (
         f"{result['samples']:,} texts{several}; accuracy on them {accuracy}. Everything after training took at most "
-        f"{seconds:.0f} s a model, on a CPU.{pooled}"
+        f"{seconds:.0f} s per model on a CPU.{pooled}"
     )
     for reading, words in result["readings"].items():
         yield f"**{NAMES[reading][0].upper() + NAMES[reading][1:]}**: {words['how']}. Importance: {words['of']}."
         yield _grid(result, reading, depth)
         yield "\n".join(_missing(result, reading)) or "Every text has a correlation."
     yield _against(result)
-    if result["table"] != "table2":  # of the same models as Table 1
+    if result["table"] != "table2":  # the same models as in Table 1
         yield _ties(result, depth)
         yield from _accuracies(runs)
     if result["table"] != "table1" and result.get("recipe") != "authors":
@@ -80,7 +82,7 @@ def _grid(result: dict[str, Any], reading: str, depth: int) -> str:
 
 
 def _cell(cell: dict[str, Any], whole: int) -> str:
-    """Where texts are missing from the mean, it says how many are in it."""
+    """Return a cell; if texts are missing from the mean, it says how many are in it."""
     if cell["mean"] is None:
         return "none"
     mean, few = cell["mean"], "" if cell["n"] == whole else f" n = {cell['n']:,}"
@@ -92,7 +94,7 @@ def _number(value: float | None) -> str:
 
 
 def _missing(result: dict[str, Any], reading: str) -> Iterator[str]:
-    """Texts that are not in the means, with the reason."""
+    """Yield the texts that are not in the means, with the reason."""
     for run in result["runs"]:
         for why, count in run["readings"][reading]["excluded"].items():
             yield f"- {run['model']}: {count:,} texts left out, {why}."
@@ -107,11 +109,11 @@ def _missing(result: dict[str, Any], reading: str) -> Iterator[str]:
                 shown = f"of {result['samples']:,} texts " + ", ".join(
                     f"{n:,} at {where}" for where, n in counts.items()
                 )
-            yield f"- {run['model']}: no correlation, and in no mean ({why}): {shown}."
+            yield f"- {run['model']}: no correlation, so in no mean ({why}): {shown}."
 
 
 def _against(result: dict[str, Any]) -> str:
-    """The differences that contradict a claim or leave it undecided, in the text's reading."""
+    """Return the differences that contradict a claim or leave it undecided, in the text's reading."""
     lines = []
     for name, (short, _) in paper.CLAIMS.items():
         for run in result["runs"]:
@@ -132,30 +134,28 @@ def _against(result: dict[str, Any]) -> str:
 def _ties(result: dict[str, Any], depth: int) -> str:
     rows = [["", *(f"L{k + 1}" for k in range(depth))]]
     for run in result["runs"]:
-        rows.append(
-            [f"{run['model']}: raw, entropy over that of equal weights", *(f"{x:.2f}" for x in run["evenness"])]
-        )
-        rows.append([f"{run['model']}: flow, share of tokens that tie", *(f"{x:.2f}" for x in run["ties"]["flow"])])
+        rows.append([f"{run['model']}: raw, entropy relative to equal weights", *(f"{x:.2f}" for x in run["evenness"])])
+        rows.append([f"{run['model']}: flow, share of tied tokens", *(f"{x:.2f}" for x in run["ties"]["flow"])])
         for view in ("rollout", "flow"):
             name = f"{run['model']}: {view}, rank correlation with its own last layer"
             rows.append([name, *(_number(x) for x in run["settled"][view])])
     return (
-        "**Evenness and ties.** Flow is at most what leaves the source and what enters the sink. Where the first binds, "
-        "tokens have the same flow, and no order among them is left; where the second does, their order is that of what "
-        "the first layer takes from them, whatever the layers above do.\n\n" + markdown.table(rows)
-    )
+        "**Evenness and ties.** Flow is at most what leaves the source and what enters the sink. If the first bound "
+        "is reached, tokens have the same flow and no order among them is left. If the second is, their order is "
+        "that of what the first layer takes from them, whatever the layers above do.\n\n"
+    ) + markdown.table(rows)
 
 
 def _cancelled(result: dict[str, Any]) -> str:
     worst = max(run["cancellation"]["ratio"] for run in result["runs"])
     one = result["runs"][0]["cancellation"]
     return (
-        "**What the released code's gradient measures.** In these models the sum of a token's gradient over its dimensions "
-        "is 0: every path from an embedding passes a LayerNorm, and a LayerNorm takes away the mean, so adding the same "
-        f"number to all dimensions changes nothing. Over {one['texts']} texts the largest |Σ_d g_d| was "
-        f"{one['abs_sum']:.1e} where the largest Σ_d |g_d| was {one['l1']:.1e}; over all models the ratio is at most "
-        f"{worst:.0e}, the rounding of single precision. That reading ranks rounding errors. They "
-        "grow with the gradient, so the correlations can look like those of its size; the L2 norm is its size."
+        "**What the released code's gradient measures.** In these models the sum of a token's gradient over its "
+        "dimensions is 0: every path from an embedding passes through a LayerNorm, which subtracts the mean, so "
+        f"adding the same number to all dimensions changes nothing. Over {one['texts']} texts the largest |Σ_d g_d| "
+        f"was {one['abs_sum']:.1e}, while the largest Σ_d |g_d| was {one['l1']:.1e}; over all models the ratio is at "
+        f"most {worst:.0e}, the rounding error of single precision. That reading ranks rounding errors. They grow "
+        "with the gradient, so the correlations can resemble those of its size, which the L2 norm measures."
     )
 
 
@@ -182,7 +182,7 @@ def _maps(result: dict[str, Any]) -> Iterator[str]:
         rows.append(
             [
                 example["text"], _said(example), "right" if theirs["right"] else "wrong", changed["text"], _said(changed),
-                "yes" if flips else "no", {None: "not told", True: "yes", False: "no"}[theirs["flips"]],
+                "yes" if flips else "no", {None: "not stated", True: "yes", False: "no"}[theirs["flips"]],
             ]
         )  # fmt: skip
     yield markdown.table(rows)
@@ -214,11 +214,12 @@ def _consistency(result: dict[str, Any]) -> Iterator[str]:
     consistency = result["consistency"]
     sentences = ", ".join(f"{count:,} of {source}" for source, count in consistency["sentences"].items())
     yield (
-        "**Beyond two sentences**: how often the candidate that a view favours at a layer is the one that the model's own "
-        f"pronoun prediction implies, with 95 % Wilson intervals. {sentences}; each distinct masked sentence counts once. "
-        '"Relative prediction" asks whether the male form is likelier than in half of all sentences with that kind of '
-        'pronoun, since a model that nearly always says "he" implies nearly always the male candidate. In Winogender only '
-        "the occupation has a (stereotypical) gender; the other candidate takes what speaks against it."
+        "**Beyond two sentences**: how often the candidate that a view favours at a layer is the one that the "
+        f"model's own pronoun prediction implies, with 95 % Wilson intervals. {sentences}; each distinct masked "
+        'sentence counts once. "Relative prediction" asks whether the male form is likelier than in half of all '
+        'sentences with that kind of pronoun, since a model that nearly always says "he" nearly always implies '
+        "the male candidate. In Winogender only the occupation has a (stereotypical) gender; a prediction against "
+        "it counts for the other candidate."
     )
     for source in dict.fromkeys(row["source"] for row in consistency["rows"]):
         for against in dict.fromkeys(row["against"] for row in consistency["rows"] if row["source"] == source):

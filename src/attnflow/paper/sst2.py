@@ -1,4 +1,4 @@
-"""A sentence classifier, fine-tuned: Table 3's model, where the hub's DistilBERT cannot be had."""
+"""Fine-tuning of a sentence classifier for Table 3, for use without the hub's DistilBERT."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def train(
     half: bool = False,
     say: training.Say = to_stderr,
 ) -> dict[str, Any]:
-    """Fine-tunes `base` on train.tsv of the folder `data`, keeps the weights that dev.tsv likes best, and reports test.tsv.
+    """Fine-tune `base` on train.tsv in the folder `data`, choose weights on dev.tsv, and report test.tsv.
 
-    Files have columns sentence and label (0 negative, 1 positive); .tsv, .tsv.xz or .tsv.gz.
-    averaging: of the weights, see `training.fit`. half: save in half precision, which halves the file.
-    Returns what training.json says.
+    Files have columns sentence and label (0 negative, 1 positive); .tsv, .tsv.xz or .tsv.gz. Returns the contents of
+    training.json.
+    averaging: of the weights, see `training.fit`.
+    half: save in half precision, which halves the file.
     """
     out, files = Path(out), {name: data_file(data, f"{name}.tsv") for name in ("train", "dev", "test")}
     training.claim(out)
@@ -71,7 +72,7 @@ def fine_tune(
     by: str = "accuracy",
     device: str | None = None,
 ) -> tuple[Any, Any, training.Record]:
-    """A classifier with a fresh head on `base`, its tokenizer, and the record of its best evaluation on `valid`."""
+    """Return a classifier with a new head on `base`, its tokenizer, and the record of its best evaluation on `valid`."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -101,13 +102,13 @@ def fine_tune(
 
 
 def accuracy(model: Any, tokenizer: Any, part: Labelled) -> dict[str, Any]:
-    """The share of texts whose likeliest class is the right one, with its interval."""
+    """Return the fraction of texts whose likeliest class is the right one, with its interval."""
     classes = training.probabilities(model, _encoded(tokenizer, part[0], model.device)).argmax(-1)
     return training.share(bool(a == b) for a, b in zip(classes.tolist(), part[1], strict=True))
 
 
 def read(path: str | Path) -> Labelled:
-    """Sentences and labels of a tab-separated file."""
+    """Read sentences and labels from a tab-separated file."""
     path = Path(path)
     sentences, labels = [], []
     for where, row in rows_of(path, ("sentence", "label")):
@@ -118,7 +119,7 @@ def read(path: str | Path) -> Labelled:
         sentences.append(row["sentence"].strip())
         labels.append(int(row["label"]))
     if len(set(labels)) < 2:
-        raise InputError(f"{str(path)!r} has {len(labels)} lines of one class only: expected both 0 and 1")
+        raise InputError(f"{str(path)!r} has {len(labels)} lines of only one class: expected both 0 and 1")
     return sentences, labels
 
 

@@ -1,7 +1,7 @@
 """Teachers: models whose probabilities a verb-number model learns to imitate.
 
-Distillation at temperature 1: ``(1-d)·CE(gold, student) + d·CE(teacher, student)``. The authors' teacher is an LSTM; a
-fine-tuned encoder, or several, knows more.
+Distillation at temperature 1: ``(1-d)·CE(gold, student) + d·CE(teacher, student)``. The authors' teacher is an LSTM;
+one or several fine-tuned encoders are better teachers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def train_lstm(
     size: int,
     epochs: int,
 ) -> tuple[Any, training.Record]:
-    """An LSTM that reads the tokens from left to right and tells the number from its last state; and its best record."""
+    """Train an LSTM that reads the tokens from left to right and predicts the number; return it and its best record."""
     import torch
 
     torch.manual_seed(run.seed)
@@ -41,7 +41,7 @@ def train_lstm(
 
     def loss(index: training.Indices) -> Tensor:
         ids, mask = texts.batch(index)
-        # Now and then a word is unknown, so that the teacher knows what to say of rare ones.
+        # Some words are made unknown, so that the teacher learns to handle rare ones.
         unknown = (torch.rand(ids.shape, device=ids.device) < 0.05) & (ids > 4)
         logits = model(input_ids=ids.masked_fill(unknown, 1), attention_mask=mask).logits
         return torch.nn.functional.cross_entropy(logits, numbers[torch.as_tensor(index, device=ids.device)])
@@ -54,7 +54,7 @@ def train_lstm(
 
 
 def lstm(size: int, layers: int, width: int, dropout: float) -> Module:
-    """Embedding, `layers` LSTM layers of `width`, and a classifier of the last token's state."""
+    """Build an embedding, `layers` LSTM layers of `width`, and a classifier of the last token's state."""
     import torch
     from torch import nn
 
@@ -88,7 +88,7 @@ def train_encoder(
     device: str | None = None,
     say: training.Say = to_stderr,
 ) -> dict[str, Any]:
-    """Fine-tunes `base` (such as a BERT) to tell the number from the plain words; a folder for ``teachers=`` there."""
+    """Fine-tune `base` (such as a BERT) to predict the number from the plain words, as a teacher."""
     out, parts = Path(out), parts_of(read(data), data)
     training.claim(out)
     files = {"data": data} | ({"more": more} if more is not None else {})
@@ -104,7 +104,7 @@ def train_encoder(
 
 
 def soft_targets(folders: Sequence[str | Path], examples: Sequence[Example], device: torch.device) -> Tensor:
-    """[example, number]: the mean of the probabilities of the teachers in `folders`, from the plain words."""
+    """Return [example, number]: the mean probabilities of the teachers in `folders`, from the plain words."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -115,7 +115,7 @@ def soft_targets(folders: Sequence[str | Path], examples: Sequence[Example], dev
         if [model.config.id2label.get(i) for i in range(len(NUMBERS))] != list(NUMBERS):
             raise InputError(
                 f"the teacher {str(folder)!r} has the classes {list(model.config.id2label.values())}: expected "
-                f"{list(NUMBERS)}; train_encoder makes such a teacher"
+                f"{list(NUMBERS)}; train_encoder trains such a teacher"
             )
         rows = tokenizer([" ".join(e.words) for e in examples], truncation=True, max_length=128)["input_ids"]
         total += training.probabilities(model, training.Texts(rows, tokenizer.pad_token_id, device))

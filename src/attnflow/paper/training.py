@@ -1,7 +1,7 @@
-"""What every training here shares: one loop that evaluates, logs, averages its weights, and goes on after it was killed.
+"""The training loop that all trainings share: it evaluates, logs, averages weights, and resumes after a kill.
 
-Whatever a step does follows from the seed and the number of the step alone. So a run that was killed and goes on from its
-last checkpoint ends as one that was not (on the CPU to the bit; on a GPU up to the order of its sums).
+Each step depends only on the seed and the number of the step. A run that was killed and resumed from its last
+checkpoint therefore ends like an uninterrupted one (on the CPU to the bit; on a GPU up to the order of its sums).
 """
 
 from __future__ import annotations
@@ -52,8 +52,13 @@ PACKAGES = ("numpy", "torch", "transformers", "tokenizers")
 
 @dataclass(frozen=True)
 class Run:
-    """One training. out: its folder, with the log and the checkpoints. recipe: what it does; a checkpoint of another recipe
-    is refused. resume: go on from a checkpoint. say: is told of progress."""
+    """One training.
+
+    out: its folder, with the log and the checkpoints.
+    recipe: its settings; a checkpoint of another recipe is refused.
+    resume: continue from a checkpoint.
+    say: called with progress.
+    """
 
     out: Path
     recipe: Mapping[str, Any]
@@ -75,11 +80,12 @@ def fit(
     every: int,
     averaging: float = 0.0,
 ) -> Record:
-    """`steps` steps down ``loss(step)``; leaves the weights of the best evaluation in the model, and returns its record.
+    """Minimize ``loss(step)`` over `steps` steps; leave the best weights in the model, and return their record.
 
-    rate: the learning rate at a step. evaluate: called every `every` steps and at the end; its "score" is the higher the
-        better. averaging: evaluate the running average ``w̄ ← a·w̄ + (1-a)·w`` instead of w itself; 0 is w.
     A checkpoint, ``checkpoint-<stage>.pt``, is written at every evaluation.
+    rate: the learning rate at a step.
+    evaluate: called every `every` steps and at the end; a higher "score" is better.
+    averaging: evaluate the running average ``w̄ ← a·w̄ + (1-a)·w`` instead of w itself; 0 is w.
     """
     import torch
 
@@ -96,7 +102,7 @@ def fit(
         judged.load_state_dict(state["judged"])
         optimizer.load_state_dict(state["optimizer"])
         first, before, best, best_weights = state["step"], state["seconds"], json.loads(state["best"]), state["kept"]
-        run.say(f"{stage}: going on from step {first} of {steps}")
+        run.say(f"{stage}: resuming from step {first} of {steps}")
     _forget_after(run.out / LOG, stage, first)
     started, total = time.perf_counter(), torch.zeros((), device=weights[0].device)
     with _fast():
@@ -112,7 +118,7 @@ def fit(
             optimizer.step()
             total += value.detach()
             if averaging:
-                # Early on the average would still be mostly the first random weights.
+                # Early on, the average would be mostly the initial random weights.
                 pull = 1 - min(averaging, (1 + step) / (10 + step))
                 torch._foreach_lerp_([w.data for w in averages], [w.data for w in weights], pull)
             if (step + 1) % every and step + 1 < steps:
@@ -160,9 +166,11 @@ def fit_epochs(
     every: float = 1.0,
     averaging: float = 0.0,
 ) -> Record:
-    """`fit` over batches of examples: AdamW, with a warm-up and half a cosine.
+    """Run `fit` over batches of examples: AdamW, with a warm-up and half a cosine.
 
-    lengths: of the examples. loss: of the examples with these indices. every: epochs from one evaluation to the next.
+    lengths: of the examples.
+    loss: for the examples with these indices.
+    every: epochs from one evaluation to the next.
     """
     indices, count = order(lengths, batch, run.seed)
     return fit(
@@ -173,7 +181,7 @@ def fit_epochs(
 
 @contextmanager
 def _fast() -> Iterator[None]:
-    """TF32 on a GPU that has it; nothing changes on the CPU."""
+    """Enable TF32 on a GPU that has it; change nothing on the CPU."""
     import torch
 
     precision = torch.get_float32_matmul_precision()
@@ -185,7 +193,7 @@ def _fast() -> Iterator[None]:
 
 
 def adam(model: Module, rate: float, decay: float, *, coupled: bool = False) -> Optimizer:
-    """AdamW; or Adam with the decay as an L2 term of the loss, coupled to its step sizes."""
+    """Return AdamW; or, if coupled, Adam with the decay as an L2 term of the loss."""
     import torch
 
     kind = torch.optim.Adam if coupled else torch.optim.AdamW
@@ -205,35 +213,36 @@ def _read_checkpoint(path: Path, key: str) -> dict[str, Any]:
         same = state["recipe"] == key
         for part in ("model", "judged", "optimizer", "step", "seconds", "best", "kept"):
             state[part]
-    except Exception as e:  # torch raises what zip, pickle and the file system raise
+    except Exception as e:  # torch raises zip, pickle and file errors
         raise InputError(f"the checkpoint {str(path)!r} cannot be read ({type(e).__name__}): delete it") from e
     if not same:
         raise InputError(
-            f"the checkpoint {str(path)!r} is of a training with other settings or data: give another folder, or delete it"
+            f"the checkpoint {str(path)!r} is from a training with different settings or data: give another folder, "
+            "or delete it"
         )
     return state
 
 
 def _forget_after(log: Path, stage: str, step: int) -> None:
-    """Drops the lines of steps that will be done again."""
+    """Drop the log lines of steps that will be repeated."""
     if log.is_file():
         text = ""
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):  # a line that was cut off, or is not ours
+            with suppress(ValueError, KeyError, TypeError):  # a truncated line, or one of another program
                 record = json.loads(line)
                 if record["stage"] != stage or record["step"] <= step:
                     text += json.dumps(record) + "\n"
         write_whole(log, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-_claimed: dict[Path, int] = {}  # folders, and the locks on them, which end with the process
+_claimed: dict[Path, int] = {}  # folders and their locks, which end with the process
 
 
 def claim(out: Path) -> None:
-    """Makes the folder of a training and keeps it for this process; a finished training is not written over."""
+    """Create the folder of a training and lock it for this process; a finished training is not overwritten."""
     make_folder(out)
     if (out / REPORT).is_file():
-        raise InputError(f"the folder {str(out)!r} holds a finished training: give another one, or delete it")
+        raise InputError(f"the folder {str(out)!r} contains a finished training: give another folder, or delete it")
     if out.resolve() not in _claimed:
         file = os.open(out / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         try:
@@ -245,7 +254,7 @@ def claim(out: Path) -> None:
 
 
 def finish(out: Path, report: Mapping[str, Any], device: Device) -> dict[str, Any]:
-    """Writes training.json and removes the checkpoints: the training is done."""
+    """Write training.json and remove the checkpoints: the training is done."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -261,15 +270,14 @@ def finish(out: Path, report: Mapping[str, Any], device: Device) -> dict[str, An
     mask = os.umask(0)
     os.umask(mask)
     for path in out.glob("*.safetensors"):
-        path.chmod(0o666 & ~mask)  # they are written for their owner alone
+        path.chmod(0o666 & ~mask)  # they are written for their owner only
     return whole
 
 
 def order(lengths: Lengths, batch: int, seed: int) -> tuple[Callable[[int], Indices], int]:
-    """Which examples a step reads, and the number of steps in an epoch.
+    """Return a function from a step to its examples, and the number of steps in an epoch.
 
-    Every epoch is a new shuffle; within 16 batches' worth of it, examples of similar length go together, so that little of
-    a batch is padding.
+    Every epoch is a new shuffle. Within each 16 batches, examples of similar length go together, to keep padding small.
     """
     sizes = np.asarray(lengths)
     if not len(sizes):
@@ -292,7 +300,7 @@ def order(lengths: Lengths, batch: int, seed: int) -> tuple[Callable[[int], Indi
 
 
 def warmup_cosine(peak: float, steps: int, warmup: float = 0.06) -> Callable[[int], float]:
-    """Up in a line over the first `warmup` of the steps, then down half a cosine to 0."""
+    """Return a rate that rises linearly over the first `warmup` of the steps, then falls along half a cosine to 0."""
     up = max(1, round(steps * warmup))
     return lambda step: (
         peak * min((step + 1) / up, 0.5 + 0.5 * math.cos(math.pi * max(0, step - up) / (steps - up + 1)))
@@ -300,7 +308,7 @@ def warmup_cosine(peak: float, steps: int, warmup: float = 0.06) -> Callable[[in
 
 
 def cosine_restarts(peak: float, first: int, factor: float = 2.0) -> Callable[[int], float]:
-    """Half cosines from the peak to 0, the first over `first` steps, each next one `factor` times as long (SGDR)."""
+    """Return half cosines from the peak to 0, over `first` steps, then each `factor` times as long (SGDR)."""
 
     def rate(step: int) -> float:
         at, length = float(step), float(first)
@@ -312,7 +320,7 @@ def cosine_restarts(peak: float, first: int, factor: float = 2.0) -> Callable[[i
 
 
 def share(right: Iterable[bool]) -> dict[str, Any]:
-    """Accuracy, count and the 95 % interval of what is right; accuracy None of nothing."""
+    """Return accuracy, count and 95 % interval; the accuracy of nothing is None."""
     flags = list(right)
     hits = sum(flags)
     if not flags:
@@ -321,7 +329,7 @@ def share(right: Iterable[bool]) -> dict[str, Any]:
 
 
 class Texts:
-    """Token ids of many texts, padded, on the device: ``batch(indices)`` is no wider than its longest text."""
+    """Token ids of many texts, padded, on the device; ``batch(indices)`` is no wider than its longest text."""
 
     def __init__(self, rows: Sequence[Sequence[int]], pad: int, device: Device) -> None:
         import torch
@@ -333,7 +341,7 @@ class Texts:
         self.ids, self.pad, self.device = torch.from_numpy(table).to(device), pad, device
 
     def batch(self, index: Indices) -> tuple[Tensor, Tensor]:
-        """Ids and attention mask, [text, token]."""
+        """Return ids and attention mask, [text, token]."""
         import torch
 
         width = int(self.lengths[index].max())
@@ -342,7 +350,10 @@ class Texts:
 
 
 def probabilities(model: Module, texts: Texts, size: int = 512, *, exact: bool = False) -> Tensor:
-    """[text, class], on the CPU; for a model that labels tokens, of the first one. exact: single precision on a GPU too."""
+    """Return probabilities [text, class] on the CPU; for a model that labels tokens, those of the first token.
+
+    exact: single precision on a GPU too.
+    """
     import torch
 
     was = model.training
@@ -359,7 +370,7 @@ def probabilities(model: Module, texts: Texts, size: int = 512, *, exact: bool =
 
 
 def score(model: Module, texts: Texts, truth: Tensor, *, by: str = "accuracy") -> dict[str, float]:
-    """Accuracy and the mean loss of the true classes; the score is the first, or the other's negative for ``by="loss"``."""
+    """Return accuracy and mean loss; the score is the accuracy, or the negative loss for ``by="loss"``."""
     import torch
 
     chances = probabilities(model, texts)
@@ -373,7 +384,7 @@ def score(model: Module, texts: Texts, truth: Tensor, *, by: str = "accuracy") -
 
 
 def autocast(device: Device) -> AbstractContextManager[None]:
-    """bfloat16 products on a GPU; on the CPU everything stays in single precision."""
+    """Use bfloat16 products on a GPU; on the CPU everything stays in single precision."""
     import torch
 
     context: AbstractContextManager[None] = torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")
@@ -381,7 +392,7 @@ def autocast(device: Device) -> AbstractContextManager[None]:
 
 
 def pretrained(cls: type[AutoModel], base: str | Path, **options: Any) -> tuple[PreTrainedModel, Tokenizer]:
-    """The model of a class and its tokenizer, in single precision, with one sentence for what goes wrong."""
+    """Load a model of a class and its tokenizer, in single precision, with one clear message for any error."""
     import torch
     from transformers import AutoTokenizer
 
@@ -397,7 +408,7 @@ def pretrained(cls: type[AutoModel], base: str | Path, **options: Any) -> tuple[
 
 
 def weights_hash(base: str | Path) -> str | None:
-    """SHA-256 of a model folder's weights; None where there is no such file, as for an id on the hub."""
+    """Return the SHA-256 of a model folder's weights; None if there is no such file, as for a hub id."""
     file = Path(base) / "model.safetensors"
     return file_hash(file) if file.is_file() else None
 
@@ -405,7 +416,7 @@ def weights_hash(base: str | Path) -> str | None:
 def recipe_of(
     task: str, base: str | Path, files: Mapping[str, str | Path], *, seed: int, epochs: int, rate: float, batch: int
 ) -> dict[str, Any]:
-    """What fine-tuning `base` on these files does, for training.json and for checkpoints."""
+    """Return the settings of fine-tuning `base` on these files, for training.json and checkpoints."""
     return {
         "task": task, "base": Path(base).name, "seed": seed, "epochs": epochs, "rate": rate, "batch": batch,
         "base weights": weights_hash(base), "data": {name: file_hash(file) for name, file in files.items()},
@@ -413,7 +424,7 @@ def recipe_of(
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path, half: bool = False) -> None:
-    """The folder that ``from_pretrained`` reads; half: in half precision, which halves the file."""
+    """Write a folder for ``from_pretrained``. half: in half precision, which halves the file."""
     import torch
 
     with silenced():

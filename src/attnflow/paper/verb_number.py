@@ -1,7 +1,8 @@
 """The paper's verb-number model: 6 layers, 8 heads, width 128, GPT-2 blocks without the causal mask, [CLS] first.
 
-It is a stock `transformers.GPT2ForTokenClassification` with ``is_causal=False``, so that its folder loads anywhere; the
-class is read at [CLS], position 0. The input is ``[CLS] words… [EOS]``, one token a word, rare words as their tag.
+It is a stock `transformers.GPT2ForTokenClassification` with ``is_causal=False``, so that its folder loads anywhere. The
+class is read at [CLS], position 0. The input is ``[CLS] words… [EOS]``, with one token per word and rare words replaced
+by their tag.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ PAD, UNK, CLS, EOS, MASK = range(len(SPECIAL))
 LABELS = dict(enumerate(NUMBERS))
 PLAIN: dict[str, Any] = {
     "layers": 6, "heads": 8, "width": 128, "positions": 64,
-    "vocabulary": 10_000, "adopted": 0,  # words; further words that take the embedding of their tag after the training
-    "tag_words": 100,  # a tag is in the vocabulary if so many rare words of the training bear it
+    "vocabulary": 10_000, "adopted": 0,  # words; and words that receive the embedding of their tag after training
+    "tag_words": 100,  # a tag is in the vocabulary if this many rare words of the training data have it
     "residual_dropout": 0.1, "embedding_dropout": 0.1, "attention_dropout": 0.1, "init": 0.02,
     "rate": 1.5e-3, "decay": 0.01, "coupled_decay": False, "batch": 1024, "epochs": 20,
-    "cycle": 0,  # epochs of the first cosine of the rate, each next one twice as long; 0 is one cosine, with warm-up
+    "cycle": 0,  # epochs of the first cosine, each next one twice as long; 0 is one cosine with warm-up
     "averaging": 0.999,  # of the weights
     "pretrain": 0,  # epochs of masked words
-    "more_weight": 0.5,  # of a number in `more`
-    "refine": 0.25,  # the share of the steps, the last ones, that leave `more` out
-    "unknown_words": 0.05, "unknown_tags": 0.2, "words_as_tags": 0.05,  # chances, at every step
-    "tagging": 0.0, "pointing": 0.0,  # weights of the losses for every word's tag and for the place of the subject
+    "more_weight": 0.5,  # of the number in `more`
+    "refine": 0.25,  # the fraction of steps, at the end, without `more`
+    "unknown_words": 0.05, "unknown_tags": 0.2, "words_as_tags": 0.05,  # probabilities at every step
+    "tagging": 0.0, "pointing": 0.0,  # loss weights for every word's tag and for the position of the subject
     "teacher": None, "teacher_epochs": 8, "distillation": 0.9,
 }  # fmt: skip
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
-    # Tags and subjects as further tasks are what makes the model see past the nearest noun; masked words and teachers help.
-    # The vocabulary is what 6 MB of weights hold.
+    # Predicting tags and subjects too is what makes the model look past the nearest noun; masked words and teachers
+    # help. The vocabulary is what fits into 6 MB of weights.
     "best": {
         **PLAIN, "vocabulary": 13_000, "adopted": 1020, "pretrain": 25, "epochs": 24, "tagging": 0.2, "pointing": 0.1,
     },
@@ -77,11 +78,15 @@ def train(
     say: training.Say = to_stderr,
     **changes: Any,
 ) -> dict[str, Any]:
-    """Trains the model on the split "train" of `data`, chooses on "valid", reports "test"; returns what training.json says.
+    """Train the model on the split "train" of `data`, choose on "valid", and report "test".
 
-    more: further examples for training. text: plain sentences, one a line, for the vocabulary and for pretraining with
-        masked words. teachers: folders of `teacher.train_encoder`, whose mean is imitated.
-    linzen: a folder of the Linzen subset, only reported. recipe: "best", "authors" or "plain"; `changes` to its settings.
+    Returns the contents of training.json.
+    more: further examples for training.
+    text: plain sentences, one per line, for the vocabulary and for pretraining with masked words.
+    teachers: folders of `teacher.train_encoder`, whose mean is imitated.
+    linzen: a folder of the Linzen subset, only reported.
+    recipe: "best", "authors" or "plain".
+    changes: other values for its settings.
     """
     import torch
 
@@ -92,7 +97,7 @@ def train(
     for folder in teachers:
         if not (Path(folder) / "config.json").is_file():
             raise InputError(
-                f"the teacher {str(folder)!r} is no folder of a model: expected one that train_encoder wrote"
+                f"the teacher {str(folder)!r} is not a model folder: expected one written by train_encoder"
             )
     parts = parts_of(read(data), data)
     files = {"data": data, "more": more, "text": text, "linzen": linzen}
@@ -155,7 +160,7 @@ def train(
 
 
 def settings_of(recipe: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """The recipe's settings with the changes made."""
+    """Return the settings of a recipe with some changes."""
     if recipe not in RECIPES:
         raise InputError(f"recipe={recipe!r}: expected one of {', '.join(map(repr, RECIPES))}")
     strange = [name for name in changes if name not in PLAIN]
@@ -167,7 +172,7 @@ def settings_of(recipe: str, changes: dict[str, Any]) -> dict[str, Any]:
 def vocabulary_of(
     examples: Sequence[Example], size: int, tag_words: int, sentences: Iterable[Sequence[str]] = ()
 ) -> tuple[list[str], list[str]]:
-    """The tags that at least `tag_words` rare words bear, and the `size` most frequent words."""
+    """Return the tags that at least `tag_words` rare words have, and the `size` most frequent words."""
     counts = _counts(examples, sentences)
     words = sorted((word for word in counts if word == word.lower()), key=lambda word: (-counts[word], word))[:size]
     frequent = set(words)
@@ -176,14 +181,14 @@ def vocabulary_of(
 
 
 def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> Tokenizer:
-    """A tokenizer of whole words, read in lower case, and of tags in upper case: "the article on NNP large systems"."""
+    """Build a tokenizer for whole words, lowercased, and for tags in upper case: "the article on NNP large systems"."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     entries = {entry: i for i, entry in enumerate((*SPECIAL, *tags, *words))}
     inner = Tokenizer(models.WordLevel(entries, unk_token="[UNK]"))
     inner.normalizer = normalizers.Lowercase()
-    # Words of the vocabulary stay whole where the text has spaces around them, whatever characters they have.
+    # Words of the vocabulary stay whole if the text has spaces around them, whatever characters they have.
     whole = "|".join(re.escape(word) for word in words if re.findall(WORD, word) != [word])
     pattern = (rf"(?<!\S)(?:{whole})(?!\S)|" if whole else "") + WORD
     inner.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
@@ -194,7 +199,7 @@ def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> T
         tokenizer_object=inner, model_max_length=positions, padding_side="right", truncation_side="left",
         pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", eos_token="[EOS]", mask_token="[MASK]",
     )  # fmt: skip
-    # Taken from the text before it is put into lower case.
+    # Matched before the text is lowercased.
     tokenizer.add_tokens([AddedToken(tag, single_word=True, normalized=False) for tag in tags])
     return tokenizer
 
@@ -206,9 +211,9 @@ def adopt(
     count: int,
     sentences: Iterable[Sequence[str]] = (),
 ) -> Tokenizer:
-    """Gives the model `count` more words: the most frequent plurals, unknown so far, of words that it knows.
+    """Give the model `count` more words: the most frequent plurals, unknown so far, of words that it knows.
 
-    Each gets the embedding of NNS, the tag that stands for it in the data: free text has no tags. Returns the tokenizer.
+    Each gets the embedding of NNS, the tag that replaces it in the data: free text has no tags. Returns the tokenizer.
     """
     import torch
 
@@ -246,7 +251,7 @@ def _counts(examples: Sequence[Example], sentences: Iterable[Sequence[str]]) -> 
     return counts
 
 
-# As in the Penn Treebank: possessives and n't apart, numbers and words with hyphens or full stops inside whole.
+# As in the Penn Treebank: possessives and n't are split off; numbers and words with inner hyphens or stops are whole.
 WORD = (
     r"\w+?(?=n['’]t(?!\w))|n['’]t(?!\w)|['’](?:s|re|ve|ll|d|m)(?!\w)|(?:\w\.){2,}|"
     r"\w+(?:(?:[-/&.,:]|['’](?!(?:s|re|ve|ll|d|m)(?!\w)))\w+)*|[^\w\s]"
@@ -254,7 +259,7 @@ WORD = (
 
 
 def model_of(tokenizer: Tokenizer, settings: dict[str, Any]) -> GPT2ForTokenClassification:
-    """The paper's model with random weights."""
+    """Build the paper's model with random weights."""
     from transformers import GPT2Config, GPT2ForTokenClassification
 
     config = GPT2Config(
@@ -269,7 +274,7 @@ def model_of(tokenizer: Tokenizer, settings: dict[str, Any]) -> GPT2ForTokenClas
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
-    """The folder: weights in half precision, to be loaded in single precision."""
+    """Write the folder, with weights in half precision, to be loaded in single precision."""
     training.save(model, tokenizer, out, half=True)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     text = json.dumps({**config, "dtype": "float32"}, indent=2, sort_keys=True) + "\n"
@@ -277,7 +282,7 @@ def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
 
 
 def load(folder: str | Path, device: torch.device | str = "cpu") -> tuple[PreTrainedModel, Tokenizer]:
-    """Model, in single precision, and tokenizer of a folder that `train` wrote."""
+    """Load the model, in single precision, and the tokenizer from a folder that `train` wrote."""
     from transformers import AutoModelForTokenClassification
 
     model, tokenizer = training.pretrained(AutoModelForTokenClassification, folder)
@@ -285,7 +290,7 @@ def load(folder: str | Path, device: torch.device | str = "cpu") -> tuple[PreTra
 
 
 def encode(example: Example, vocabulary: dict[str, int], positions: int, guess: str | None = None) -> list[int]:
-    """Ids of ``[CLS] words… [EOS]``; of a prefix that is too long, its last words, since they are nearest the verb."""
+    """Return the ids of ``[CLS] words… [EOS]``; a prefix that is too long keeps its last words, nearest to the verb."""
     tokens = as_tokens(example, vocabulary, guess=guess)[-(positions - 2) :]
     return [CLS, *(vocabulary[token] for token in tokens), EOS]
 
@@ -293,7 +298,7 @@ def encode(example: Example, vocabulary: dict[str, int], positions: int, guess: 
 def accuracy(
     model: Any, tokenizer: Any, examples: Sequence[Example], *, guess: str | None = None, batch: int = 512
 ) -> dict[str, Any]:
-    """Accuracy over all examples, and by number of attractors where that is known: "all", "0", "1", "2", "3", "4+"."""
+    """Return accuracy over all examples, and by number of attractors if known: "all", "0", "1", "2", "3", "4+"."""
     vocabulary, positions = tokenizer.get_vocab(), model.config.n_positions
     rows = [encode(e, vocabulary, positions, guess) for e in examples]
     chances = training.probabilities(model, training.Texts(rows, PAD, model.device), batch, exact=True)
@@ -308,7 +313,7 @@ def accuracy(
 
 
 class Prefixes(training.Texts):
-    """Examples as tensors: tokens, tags, number, subject; on the device."""
+    """Examples as tensors on the device: tokens, tags, number, subject."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Any, device: Any) -> None:
         import torch
@@ -329,7 +334,7 @@ class Prefixes(training.Texts):
                 subjects[i] = e.subject - cut + 1
         self.tags, self.subjects = tags.to(device), subjects.to(device)
         self.tag_count = len(names) + 1
-        # The token that stands for each tag; [UNK] for tags that are no tokens.
+        # The token of each tag; [UNK] for tags that are not tokens.
         self.tag_tokens = torch.tensor([UNK, *(vocabulary.get(tag, UNK) for tag in names)], device=device)
         self.first_word = len(SPECIAL) + sum(entry.isupper() and entry.isalpha() for entry in vocabulary)
         self.numbers = torch.tensor([NUMBERS.index(e.number) for e in examples], device=device)
@@ -340,12 +345,12 @@ class Prefixes(training.Texts):
 def _learn(
     run: training.Run, model: Any, shown: Prefixes, valid: Prefixes, sure: int, settings: dict[str, Any]
 ) -> training.Record:
-    """The training proper; the last part of it, `refine`, on the `sure` first examples alone."""
+    """Run the main training; its last part, `refine`, uses only the first `sure` examples."""
     import torch
     from torch.nn import functional
 
     width = settings["width"]
-    torch.manual_seed(run.seed)  # whatever came before, or was skipped
+    torch.manual_seed(run.seed)  # independent of earlier stages, even skipped ones
     whole = torch.nn.ModuleDict(
         {"model": model, "tag": torch.nn.Linear(width, shown.tag_count), "subject": torch.nn.Linear(width, 1)}
     ).to(shown.device)
@@ -360,7 +365,7 @@ def _learn(
         at = torch.as_tensor(index, device=shown.device)
         ids, mask = shown.batch(index)
         tags = shown.tags[at, : ids.shape[1]].long()
-        # A mask for every query is taken as it is; for one per text the model would wait for the GPU to look at it.
+        # A mask per query is used as it is; with one per text the model would wait for the GPU to inspect it.
         hidden = model.transformer(
             _disturbed(ids, tags, shown, settings), attention_mask=mask[:, None, None].bool()
         ).last_hidden_state
@@ -391,7 +396,7 @@ def _learn(
 
 
 def _disturbed(ids: Any, tags: Any, shown: Prefixes, settings: dict[str, Any]) -> Any:
-    """Some words unknown, some as their tag; some tags unknown, since free text has none."""
+    """Replace some words by [UNK] or by their tag, and some tags by [UNK], since free text has none."""
     import torch
 
     drawn = torch.rand(ids.shape, device=ids.device)

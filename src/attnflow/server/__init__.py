@@ -1,10 +1,10 @@
-"""The local web app: the page, and the JSON API behind it.
+"""The local web app: the page, and its JSON API.
 
-One thread computes, since torch and the solver use all cores themselves; the event loop reads requests, keeps the queue and
-answers. Tokenizing and the decoding of images belong to that thread too: tokenizers cannot be shared between threads, and
-nothing that depends on the length of what was sent may hold the event loop.
+One thread does all computation, because torch and the solver already use all cores. The event loop reads requests, manages
+the queue and sends responses. Tokenizing and image decoding run in the computing thread too: tokenizers cannot be shared
+between threads, and long inputs must not block the event loop.
 
-A request passes `guard`, is routed by `api`, becomes work in `service` and waits in `queue`; `wire` are the shapes of
-requests and answers, `limits` what they may take. `writing` answers prompts, `edits` changes a word, `recent` keeps what
-was used last. `app` holds it all together. Nothing is imported here, so that the command is there without what it needs.
+A request passes `guard`, is routed by `api`, becomes work in `service` and waits in `queue`. `wire` defines the shapes of
+requests and responses, `limits` their maximum sizes. `writing` answers prompts, `edits` changes a word, `recent` is a cache
+and `app` starts the server. This module imports nothing, so that the command works without the optional dependencies.
 """

@@ -33,17 +33,17 @@ from attnflow.view import page
 
 
 def api(service: Service, jobs: JobQueue) -> FastAPI:
-    """The routes, without the checks of where a request comes from: `Guard` has these."""
+    """Build the routes. `Guard` checks where requests come from."""
     app = FastAPI(
         title="attnflow", version=attnflow.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
-        description="Raw attention, attention rollout and attention flow of the models that this server was started "
-        'with. Every error is {"error": sentence}. Arrays are objects with type, shape and data, which is zlib in base64; '
-        "float32 (f4) is stored as four planes of bytes, the least significant first.",
+        description="Raw attention, attention rollout and attention flow for the models of this server. "
+        'Every error is {"error": sentence}. Arrays are objects with type, shape and data (zlib in base64); '
+        "float32 (f4) is stored as four planes of bytes, least significant first.",
     )  # fmt: skip
     html = page.application(service.known()).encode()
 
     async def wait(request: Request, work: Work, soon: bool = True) -> Response:
-        """Answer a request with the result of a job of its own, which ends when the client leaves."""
+        """Run a job for a request and return its result. The job is cancelled if the client disconnects."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         job = jobs.submit(work, on_end=lambda: _notify(loop, ended), soon=soon)
         both = [asyncio.ensure_future(ended.wait()), asyncio.ensure_future(_left(request))]
@@ -52,46 +52,50 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
         finally:
             for each in both:
                 each.cancel()
-            jobs.cancel(job)  # which does nothing to one that has ended
+            jobs.cancel(job)  # does nothing if it has ended
         return answer(job.result) if job.problem is None else refused(job.problem)
 
-    @app.get("/", summary="The page.", response_class=Response, responses={200: {"content": {"text/html": {}}}})
+    @app.get(
+        "/", summary="The interactive page.", response_class=Response, responses={200: {"content": {"text/html": {}}}}
+    )
     async def show() -> Response:
         return Response(html, media_type="text/html; charset=utf-8")
 
-    @app.get("/api", summary="This list.", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    @app.get(
+        "/api", summary="List the routes.", response_class=Response, responses={200: {"content": {"text/plain": {}}}}
+    )
     async def listed() -> Response:
         lines = [
             f"{method.upper():<7}{path:<24}{route['summary']}"
             for path, methods in app.openapi()["paths"].items()
             for method, route in methods.items()
         ]
-        text = "\n".join([*lines, "", "/openapi.json says what each of them takes and gives.", ""])
+        text = "\n".join([*lines, "", "See /openapi.json for requests and responses.", ""])
         return Response(text, media_type="text/plain; charset=utf-8")
 
-    @app.get("/api/models", summary="The models.", response_model=list[Known])
+    @app.get("/api/models", summary="List the models.", response_model=list[Known])
     async def models() -> Response:
         return answer(service.known())
 
     @app.post(
         "/api/explain",
-        summary="Explain a text or an image; waits for the result.",
-        responses=result_of("What the page shows.", 404, 408, 413, 415, 422, 500, 503),
+        summary="Explain a text or an image, and wait for the result.",
+        responses=result_of("The document of a page.", 404, 408, 413, 415, 422, 500, 503),
     )
     async def explained(body: ExplainRequest, request: Request) -> Response:
         return await wait(request, service.explain(body), soon=False)
 
     @app.post(
         "/api/rows",
-        summary="Raw attention, rollout and flow of one query at all layers.",
-        responses=result_of("The rows, as the document of a page holds them.", 404, 408, 413, 415, 422, 500, 503),
+        summary="Compute raw attention, rollout and flow for one query at all layers.",
+        responses=result_of("The rows, as in the document of a page.", 404, 408, 413, 415, 422, 500, 503),
     )
     async def rows(body: RowsRequest, request: Request) -> Response:
         return await wait(request, service.rows(body))
 
     @app.post(
         "/api/paths",
-        summary="The maximum flow of one pair, with its paths and the cut that limits it.",
+        summary="Compute the maximum flow of one pair, its paths and its minimum cut.",
         responses=result_of("value, gap, paths and cut.", 404, 408, 413, 415, 422, 500, 503),
     )
     async def paths(body: PathsRequest, request: Request) -> Response:
@@ -99,7 +103,7 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
 
     @app.post(
         "/api/leave-out",
-        summary="By how much log p of an answer falls without a part of its prompt.",
+        summary="Measure how much the log-probability of an answer drops without a part of its prompt.",
         responses=result_of("fall and logProbability.", 404, 408, 413, 415, 422, 500, 503),
     )
     async def leave_out(body: LeaveOutRequest, request: Request) -> Response:
@@ -107,7 +111,7 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
 
     @app.post(
         "/api/edits",
-        summary="What becomes of the answer to a text without one of its words, or with another.",
+        summary="Remove or replace one word of a text, and measure how the answer changes.",
         responses=result_of("The text, and the answer before and after.", 404, 408, 413, 415, 422, 500, 503),
     )
     async def edited(body: EditRequest, request: Request) -> Response:
@@ -129,7 +133,7 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
 
     @app.post(
         "/api/answers",
-        summary="Answer a prompt in the background; its partials are the answer so far.",
+        summary="Answer a prompt in the background; partial results contain the answer so far.",
         status_code=202,
         response_model=Accepted,
         responses=problems(404, 408, 413, 415, 422, 503),
@@ -137,39 +141,41 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
     async def write(body: AnswerRequest) -> Response:
         return accepted(service.answer(body))
 
-    @app.get("/api/jobs/{id}", summary="How far a job has come.", response_model=JobState, responses=problems(404, 422))
+    @app.get(
+        "/api/jobs/{id}", summary="Return the state of a job.", response_model=JobState, responses=problems(404, 422)
+    )
     async def state(id: str) -> Response:
         return answer(jobs.describe(jobs.find(id)))
 
     @app.get(
         "/api/jobs/{id}/partial",
-        summary="What is known of a job so far; at its end, what it gave.",
-        responses=result_of("What the page shows so far.", 404, 409, 422),
+        summary="Return the partial result of a job, or its result at the end.",
+        responses=result_of("The document of a page, so far.", 404, 409, 422),
     )
     async def partial(id: str) -> Response:
         job = jobs.find(id)
         if not (known := job.partial or job.result):
             return refused(
-                Refusal(409, f"the job is {job.state}, and nothing is known of its result: see /api/jobs/{job.id}")
+                Refusal(409, f"the job is {job.state}, and there is no partial result: see /api/jobs/{job.id}")
             )
         return answer(known)
 
     @app.get(
         "/api/jobs/{id}/result",
-        summary="What a job gave.",
-        responses=result_of("What the page shows.", 404, 409, 413, 422, 500, 503),
+        summary="Return the result of a job.",
+        responses=result_of("The document of a page.", 404, 409, 413, 422, 500, 503),
     )
     async def result(id: str) -> Response:
         job = jobs.find(id)
         if job.problem is not None:
             return refused(job.problem)
         if job.state != "done":
-            return refused(Refusal(409, f"the job is {job.state}: ask again when /api/jobs/{job.id} says done"))
+            return refused(Refusal(409, f"the job is {job.state}: try again when /api/jobs/{job.id} says done"))
         return answer(job.result)
 
     @app.delete(
         "/api/jobs/{id}",
-        summary="Cancel a job: at once if it waits, else at its next step.",
+        summary="Cancel a job: at once if it is waiting, otherwise at its next step.",
         response_model=JobState,
         responses=problems(404, 422),
     )
@@ -184,18 +190,18 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
 
 
 async def _failed(request: Request, problem: Exception) -> Response:
-    """Any error as one sentence."""
+    """Return any error as one sentence."""
     if isinstance(problem, Refusal):
         return refused(problem)
     if isinstance(problem, RequestValidationError):
         return refused(Refusal(422, sentence(problem.errors()[0])))
     if not isinstance(problem, HTTPException):
-        return refused(Refusal(500, UNEXPECTED))  # Guard writes it to the log
+        return refused(Refusal(500, UNEXPECTED))  # Guard logs it
     path, status = f"{request.url.path:.80}", problem.status_code
     sentences = {
-        400: "the body is not JSON that can be read: expected one object, as /openapi.json describes it",
-        404: f"there is nothing at {path!r}: GET /api lists what there is",
-        405: f"{path!r} does not take {request.method:.20}: GET /api lists what there is",
+        400: "the body is not readable JSON: expected one object; see /openapi.json",
+        404: f"there is nothing at {path!r}: see GET /api for a list of routes",
+        405: f"{path!r} does not accept {request.method:.20}: see GET /api for a list of routes",
     }
     return refused(Refusal(status, sentences.get(status, HTTPStatus(status).phrase)))
 

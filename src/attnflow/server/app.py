@@ -1,4 +1,4 @@
-"""The server from its start to its end."""
+"""Starting, running and stopping the server."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Say = Callable[[str], None]
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with the queue stopped before connections are waited for, and the address told once it answers.
+    """A uvicorn server that reports its address once it is ready, and stops the queue before it waits for connections.
 
-    say: is called with the line that tells the address.
+    say: called with the line that contains the address.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Server(uvicorn.Server):
     ) -> None:
         images = any(each.kind == "image" for each in models)
         hosts = authorities(host, port)
-        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # what stands for all addresses is none itself
+        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to open
         self.jobs = JobQueue(limits)
         self.address = f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
         self.say = say
         self.browser = browser
         self.names = [each.name for each in models]
         guard = Guard(api(Service(models, limits), self.jobs), hosts, limits.body(images), limits.body_seconds)
-        # What goes wrong in the app is in our own log; a client that leaves is nothing to report
+        # Errors in the app go to our own log, and a client that disconnects is not an error
         super().__init__(
             uvicorn.Config(
                 guard, loop="asyncio", http=_bounded(limits.header_seconds), ws="none", lifespan="off", log_config=None,
@@ -59,8 +59,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.say(f"attnflow: {', '.join(self.names)} at {self.address} (Ctrl+C stops it)")
-        if self.browser:  # in a thread, because a browser in a terminal returns when it is closed
+        self.say(f"attnflow: {', '.join(self.names)} at {self.address} (press Ctrl+C to stop)")
+        if self.browser:  # in a thread, because a terminal browser blocks until it is closed
             threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -69,7 +69,7 @@ class Server(uvicorn.Server):
 
 
 def _bounded(seconds: float) -> type[H11Protocol]:
-    """uvicorn's protocol, which closes a connection whose next request has not all its headers within so many seconds."""
+    """Return a uvicorn protocol that closes a connection if the headers of its next request take longer than `seconds`."""
 
     class Bounded(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -78,11 +78,11 @@ def _bounded(seconds: float) -> type[H11Protocol]:
 
         def on_response_complete(self) -> None:
             last = self.cycle
-            super().on_response_complete()  # which begins the next request, where that is here already
+            super().on_response_complete()  # starts the next request if it has already arrived
             self.loop.call_later(seconds, self.close_if_waiting, last)
 
         def close_if_waiting(self, last: object) -> None:
-            """last: the request that was the last when the time began."""
+            """Close the connection if no request has followed `last`."""
             if self.cycle is last and not self.transport.is_closing():
                 self.transport.close()
 
@@ -90,12 +90,12 @@ def _bounded(seconds: float) -> type[H11Protocol]:
 
 
 def run(models: Sequence[Served], limits: Limits, host: str, sock: socket.socket, say: Say, browser: bool) -> None:
-    """Serves until SIGINT or SIGTERM. A computation that does not notice within seconds ends with the process."""
+    """Serve until SIGINT or SIGTERM. A computation that does not stop within seconds ends with the process."""
     server = Server(models, limits, host, sock.getsockname()[1], say, browser)
     with _asked_to_stop():
         server.run(sockets=[sock])
         server.jobs.thread.join(timeout=2)
-        if server.jobs.thread.is_alive():  # inside torch, which aborts when the interpreter is taken down around it
+        if server.jobs.thread.is_alive():  # still in torch, which would abort at interpreter shutdown
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
@@ -103,7 +103,7 @@ def run(models: Sequence[Served], limits: Limits, host: str, sock: socket.socket
 
 @contextmanager
 def _asked_to_stop() -> Iterator[None]:
-    """uvicorn stops at a signal and then raises it again; to have stopped is all that was asked for."""
+    """Ignore the signal that uvicorn raises again after it has stopped."""
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

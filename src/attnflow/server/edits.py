@@ -1,4 +1,4 @@
-"""A word of a text taken out or replaced: what answer edges say that the answer loses, and what it really does."""
+"""Removing or replacing one word of a text: the change that answer edges predict, and the measured change."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from attnflow.source_methods import INPUTS, trace_method
 from attnflow.trace import Trace
 
 OPENING, CLOSING = "([{«“‘", ".,;:!?)]}»”’"
-"""Marks that stand before a word, and behind it, without a space."""
+"""Punctuation that attaches to the following word, and to the preceding word."""
 
 
 def edit(model: Model, text: str, edited: str, word: int, truncate: bool) -> dict[str, Any]:
-    """The answer to a text and to the same text with one word changed, as `changed` gives it.
+    """Return the answer to a text and to the same text with one word changed (see `changed`).
 
-    Log-odds are those of the answer to the first text, in both. ``predicted`` is their change by answer edges: less what
-    the word gave to them. It knows nothing of what takes the word's place; None where the model has no answer edges.
+    All log-odds are of the answer to the original text. ``predicted`` is their change according to answer edges, which
+    ignore the replacement: minus the contribution of the word. It is None if the model has no answer edges.
     """
     before, log_odds = _asked(model, text, None, truncate)
     after, other_odds = _asked(model, edited, before.chosen, truncate)
@@ -38,7 +38,10 @@ def edit(model: Model, text: str, edited: str, word: int, truncate: bool) -> dic
 
 
 def changed(model: Model, text: str, word: int, replacement: str | None, truncate: bool) -> str:
-    """The text with another word for one that the model reads, or without it. word: its number in what the model reads."""
+    """Replace a word of the text, or remove it.
+
+    word: its number among the words that the model reads.
+    """
     encoded = model.encode(text, truncate=truncate)
     from_end = encoded.cut is not None and getattr(model.tokenizer, "truncation_side", "right") == "left"
     start, stop = word_range(text, encoded.word_texts, word, from_end)
@@ -46,9 +49,10 @@ def changed(model: Model, text: str, word: int, replacement: str | None, truncat
 
 
 def word_range(text: str, words: Sequence[str], word: int, from_end: bool = False) -> tuple[int, int]:
-    """The characters of a word. words: neighbours in the text, in their order, which stand in it as they are.
+    """Return the character range of a word.
 
-    from_end: they are the last words of the text, because its beginning was cut off; else they are the first ones.
+    words: consecutive words of the text, in order and spelled as in the text.
+    from_end: whether they are the last words of the text, because its beginning was cut off, or the first words.
 
     >>> word_range("a b a b", ["a", "b"], 0), word_range("a b a b", ["a", "b"], 0, from_end=True)
     ((0, 1), (4, 5))
@@ -61,14 +65,14 @@ def word_range(text: str, words: Sequence[str], word: int, from_end: bool = Fals
         start = text.rfind(each, 0, start) if from_end else text.find(each, stop)
         if start < 0:
             raise InputError(
-                f"word {number}, {each!r:.40}, does not stand in the text as the tokenizer writes it: edit the text itself"
+                f"word {number}, {each!r:.40}, is not in the text as the tokenizer spells it: edit the text itself"
             )
         stop = start + len(each)
     return start, stop
 
 
 def without(text: str, start: int, stop: int) -> str:
-    """The text without these characters, and without the space that would be left over.
+    """Return the text without these characters and without the space that would be left over.
 
     >>> without("not bad, really", 4, 7), without("not bad, really", 0, 3)
     ('not, really', 'bad, really')
@@ -82,7 +86,7 @@ def without(text: str, start: int, stop: int) -> str:
 
 
 def _asked(model: Model, text: str, label: int | None, truncate: bool) -> tuple[Question, float]:
-    """What the model answers, or how sure it is of a given answer; and its log-odds, of a score the score itself."""
+    """Return the model's answer, or its probability of a given answer, with its log-odds (for scores, the score)."""
     encoded = model.encode(text, truncate=truncate)
     _, logits = next(outputs(model, [encoded.tensors]))
     question = question_of(model, encoded, logits[0], label)
@@ -91,7 +95,7 @@ def _asked(model: Model, text: str, label: int | None, truncate: bool) -> tuple[
 
 
 def _predicted(model: Model, text: str, word: int, truncate: bool) -> float | None:
-    """What the log-odds of the answer would be less, had the word's tokens given nothing."""
+    """Return the predicted change of the answer's log-odds without the word; None without answer edges."""
     try:
         trace: Trace = model.trace(text, edges="answer", truncate=truncate)
         kind = trace.provenance["answer"]["kind"]

@@ -1,4 +1,4 @@
-"""Who may ask, and how much: a server without a password must not be of use to pages elsewhere."""
+"""Checks of origin and size for every request: other web pages must not be able to use a server without a password."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 def authorities(host: str, port: int) -> list[str]:
-    """The allowed Host headers: loopback names, and the name that the server was started with."""
+    """Return the allowed Host headers: loopback names and the host that the server was started with."""
     names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host.lower()])
     return [f"{name}:{port}" for name in names] + (list(names) if port == 80 else [])
 
 
 class Guard:
-    """Around the routes: who may ask, how much, and what every answer carries.
+    """ASGI middleware that checks the origin and size of requests, and adds security headers to responses.
 
-    The server has no password, so a page elsewhere must not be able to use it through the browser of whoever runs it. A
-    name that was made to point here (DNS rebinding) is told by Host; requests from another origin by Origin and
-    Sec-Fetch-Site, and in old browsers by the content type, which a form cannot send.
+    The server has no password, so other web pages must not be able to use it through the user's browser. The Host header
+    reveals DNS rebinding; Origin and Sec-Fetch-Site reveal requests from other origins. Old browsers without these headers
+    are covered by the content type, which a form cannot send.
     """
 
     def __init__(self, app: Any, hosts: Sequence[str], largest: int, seconds: float) -> None:
@@ -47,7 +47,7 @@ class Guard:
             (b"x-content-type-options", b"nosniff"),
             (b"x-frame-options", b"DENY"),
             (b"content-security-policy", f"{own}frame-ancestors 'none'".encode()),
-            # Not no-referrer, under which some requests of our own page would say "Origin: null"
+            # no-referrer would make some requests of our own page send "Origin: null"
             (b"referrer-policy", b"same-origin"),
             (b"cross-origin-resource-policy", b"same-origin"),
             (b"cross-origin-opener-policy", b"same-origin"),
@@ -79,30 +79,31 @@ class Guard:
     def check(self, scope: Scope, headers: Mapping[str, list[str]]) -> None:
         host = ", ".join(headers.get("host", []))
         if host.lower() not in self.hosts:
-            raise Refusal(403, f"the Host header is {host!r:.80}: this server answers to {', '.join(self.hosts)}")
+            raise Refusal(403, f"the Host header is {host!r:.80}: expected one of {', '.join(self.hosts)}")
         for origin in headers.get("origin", []):
             if origin.lower() not in [f"http://{each}" for each in self.hosts]:
                 raise Refusal(
-                    403, f"the request comes from a page of {origin!r:.80}: only the server's own page may ask"
+                    403,
+                    f"the request comes from a page on {origin!r:.80}: only the server's own page may send requests",
                 )
         site = headers.get("sec-fetch-site", ["none"])
         arrives = headers.get("sec-fetch-mode") == ["navigate"] and headers.get("sec-fetch-dest") == ["document"]
-        link = scope["path"] == "/" and scope["method"] == "GET" and arrives  # to open the page does nothing yet
+        link = scope["path"] == "/" and scope["method"] == "GET" and arrives  # opening the page is harmless
         if not link and not set(site) <= {"none", "same-origin"}:
-            raise Refusal(403, "the request comes from a page elsewhere: only the server's own page may ask")
+            raise Refusal(403, "the request comes from another page: only the server's own page may send requests")
         if scope["method"] == "POST":
             kind = headers.get("content-type", [""])[0]
             if kind.partition(";")[0].strip().lower() != "application/json":
                 raise Refusal(415, f"the content type is {kind!r:.80}: expected application/json")
 
     async def body(self, headers: Mapping[str, list[str]], receive: Receive) -> bytes:
-        """Read the whole body, and count its bytes while they come.
+        """Read the body, up to its maximum size.
 
-        Somewhat more than may come is read and thrown away: a client that still sends would not hear an answer.
+        A moderate excess is read and discarded, because a client that is still sending would not read the response.
         """
         close = {"Connection": "close"}
         large = Refusal(
-            413, f"the request is larger than {self.largest:,} bytes: send a shorter text, or a smaller image", close
+            413, f"the request is larger than {self.largest:,} bytes: send a shorter text or a smaller image", close
         )
         length = headers.get("content-length", ["0"])[0]
         if length.isdecimal() and int(length) > 8 * self.largest:
@@ -115,7 +116,7 @@ class Guard:
                 while more and size <= 8 * self.largest:
                     message = await receive()
                     if message["type"] != "http.request":
-                        raise Refusal(400, "the connection was closed before the whole body had come: send it again")
+                        raise Refusal(400, "the connection was closed before the whole body arrived: send it again")
                     size += len(message.get("body", b""))
                     if size > self.largest:
                         parts.clear()
@@ -124,7 +125,7 @@ class Guard:
                     more = message.get("more_body", False)
         except TimeoutError:
             raise Refusal(
-                408, f"the body did not come within {self.seconds:g} seconds: send it faster, or less of it", close
+                408, f"the body did not arrive within {self.seconds:g} seconds: send a smaller one", close
             ) from None
         if size > self.largest:
             raise large
@@ -132,7 +133,7 @@ class Guard:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """A channel that repeats the body, and then goes on with what follows."""
+    """Return a channel that repeats the body and then continues with `receive`."""
     left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def channel() -> Message:

@@ -1,23 +1,22 @@
-"""How much a request may take, and how it is refused."""
+"""Limits on requests, and the error for requests that exceed them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-UNEXPECTED = (
-    "something went wrong in the server, and its log says what: this is a fault of attnflow, not of your request"
-)
+UNEXPECTED = "something went wrong in the server: this is a bug in attnflow, not in your request; see the server's log"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may take, and all of them together.
+    """Maximum sizes of requests, and of what the server keeps.
 
-    tokens: of one text. queue: requests that wait. image_bytes, pixels: of one image. header_seconds, body_seconds:
-    until all headers, and then the body, have come.
-    finished, finished_seconds, finished_bytes: of finished jobs. traces, trace_bytes: of traces kept for more questions.
-    answers: that are kept for more questions, with the caches of their prompts.
+    tokens: per text. queue: waiting requests. image_bytes, pixels: per image.
+    header_seconds, body_seconds: time for the headers and then the body to arrive.
+    finished, finished_seconds, finished_bytes: number, age and total size of finished jobs to keep.
+    traces, trace_bytes: number and total size of traces to keep.
+    answers: number of answers to keep, with the caches of their prompts.
     """
 
     tokens: int = 512
@@ -35,16 +34,16 @@ class Limits:
 
     @property
     def characters(self) -> int:
-        """The most characters of a request: ten times those of real text, so that tokenizing ends soon."""
+        """Maximum characters per request: ten times as many as real text needs, to bound the time for tokenizing."""
         return 40 * self.tokens
 
     def body(self, images: bool) -> int:
-        """The most bytes of a body: a character is at most twelve bytes of JSON, and base64 makes four bytes of three."""
+        """Return the maximum size of a body: JSON needs up to 12 bytes per character, and base64 4 bytes for 3."""
         return (1 << 16) + 12 * self.characters + (self.image_bytes // 3 * 4 if images else 0)
 
 
 class Refusal(Exception):
-    """An error as an answer: its status, and one sentence for the client."""
+    """An error response: an HTTP status, and one sentence for the client."""
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)

@@ -1,4 +1,4 @@
-"""The queue of jobs, which one thread computes one after another."""
+"""The job queue, and the thread that computes one job after another."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ RETRY = {"Retry-After": "5"}
 
 
 class Cancelled(BaseException):
-    """Leaves a computation from its progress call. Not an Exception: nothing below may take it for a failure of its own."""
+    """Raised from a progress call to stop a computation. Not an `Exception`, so that no code below catches it."""
 
 
 @dataclass(eq=False)
 class Job:
-    """One computation: its state, its progress, what is known before it has ended, and its result.
+    """One computation with its state, progress, partial result and result.
 
-    partials: how many times it has said what is known; partial: the last of these, as long as it runs.
-    soon: whether it is short, and somebody waits for it: longer ones let it go first, also while they run.
-    between: what a longer one does at each step.
+    partials: how many partial results it has published; partial: the latest one, while the job runs.
+    soon: whether it is short and a client is waiting; it runs before longer jobs, and between the steps of a running one.
+    between: called at each step of a longer job.
     """
 
     on_end: Callable[[], None] | None = None
@@ -55,18 +55,18 @@ class Job:
             self.between()
 
     def publish(self, partial: bytes) -> None:
-        """Says what is known before all is."""
+        """Publish a partial result."""
         if self.cancelled.is_set():
             raise Cancelled
         self.partial, self.partials = partial, self.partials + 1
 
 
 Work = Callable[[Job], bytes]
-"""What the computing thread does for a job, which it tells how far it is: the result."""
+"""Computes the result of a job, and reports progress to it."""
 
 
 class JobQueue:
-    """The queue, the one thread that works on it, and the finished jobs that somebody may still ask for."""
+    """The waiting jobs, the thread that computes them, and the finished jobs that clients may still request."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -79,8 +79,9 @@ class JobQueue:
         self.thread.start()
 
     def submit(self, work: Work, on_end: Callable[[], None] | None = None, soon: bool = False) -> Job:
-        """Puts work into the queue. With ``on_end``, which is called at its end, nobody can ask for it by its id.
+        """Add work to the queue.
 
+        on_end: called when the job ends. A job with this callback cannot be found by its id.
         soon: see `Job`.
         """
         with self.changed:
@@ -88,7 +89,9 @@ class JobQueue:
                 raise Refusal(503, STOPPING, RETRY)
             if len(self.waiting) >= self.limits.queue:
                 raise Refusal(
-                    503, f"{len(self.waiting)} requests are waiting, as many as may: try again in some seconds", RETRY
+                    503,
+                    f"the queue is full ({len(self.waiting)} requests are waiting): try again in a few seconds",
+                    RETRY,
                 )
             job = Job(on_end, soon)
             self.waiting[job] = work
@@ -105,7 +108,7 @@ class JobQueue:
                 minutes = self.limits.finished_seconds / 60
                 raise Refusal(
                     404,
-                    f"there is no job {name!r:.40}: finished jobs are forgotten after {minutes:g} minutes, or sooner when "
+                    f"there is no job {name!r:.40}: finished jobs are deleted after {minutes:g} minutes, or sooner if "
                     "there are many",
                 )
             return self.known[name]
@@ -124,14 +127,14 @@ class JobQueue:
             }  # fmt: skip
 
     def cancel(self, job: Job) -> None:
-        """Cancels a job: at once where it waits; where it runs, at its next progress call."""
+        """Cancel a job: at once if it is waiting, or at its next progress call if it is running."""
         with self.changed:
             job.cancelled.set()
             if self.waiting.pop(job, None):
-                self._end(job, "cancelled", Refusal(409, "the job was cancelled: send it again"))
+                self._end(job, "cancelled", Refusal(409, "the job was cancelled: send the request again"))
 
     def stop(self) -> None:
-        """Cancels everything and answers whoever waits now, even where the running job takes its time."""
+        """Cancel all jobs and answer all waiting clients now, without waiting for the running job."""
         with self.changed:
             self.stopping = True
             for job in [*self.waiting, *self.running]:
@@ -151,10 +154,10 @@ class JobQueue:
                 job, work = self._begun(next(iter(self.waiting)))
             job.between = None if job.soon else self._between
             self._compute(job, work)
-            del work, job  # while this thread waits, it holds nothing
+            del work, job  # keep no references while waiting
 
     def _between(self) -> None:
-        """Computes what is short and waits, at a step of a longer job."""
+        """Compute the short jobs that are waiting, at a step of a longer job."""
         while True:
             with self.changed:
                 first = next((job for job in self.waiting if job.soon), None)
@@ -179,11 +182,11 @@ class JobQueue:
             state, problem = "failed", e
         except InputError as e:
             state, problem = "failed", Refusal(422, str(e))
-        except BaseException:  # even SystemExit, which a model's code may raise: nobody else works on the queue
+        except BaseException:  # even SystemExit, which a model's code may raise: it must not end this thread
             log.exception("a computation failed")
             state, problem = "failed", Refusal(500, UNEXPECTED)
-        if job.cancelled.is_set():  # also if it was done before it could notice: nobody wants it any more
-            state, problem = "cancelled", Refusal(409, "the job was cancelled: send it again")
+        if job.cancelled.is_set():  # also if it finished before it noticed
+            state, problem = "cancelled", Refusal(409, "the job was cancelled: send the request again")
         job.between = None
         with self.changed:
             self.running.remove(job)

@@ -1,4 +1,4 @@
-"""What was used last, within a number and a size: more questions about the same input compute nothing again."""
+"""A cache of recent values, so that repeated requests about an input compute nothing twice."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Key = tuple[Any, ...]
 
 
 class Recent(Generic[T]):
-    """Values by their keys. The computing thread alone uses it.
+    """A least-recently-used cache. Only the computing thread uses it.
 
-    most: how many are kept. room, size: how much all of them may take together, and how much one takes.
+    most: maximum number of values. room: maximum total size. size: returns the size of a value.
     """
 
     def __init__(self, most: int, room: int = 0, size: Callable[[T], int] = lambda value: 0) -> None:

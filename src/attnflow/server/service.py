@@ -1,4 +1,4 @@
-"""Requests become work for the queue."""
+"""Turning requests into work for the queue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model under the name that requests call it by. writes: whether it answers prompts."""
+    """A model and its name in requests. writes: whether it answers prompts."""
 
     name: str
     model: Model
@@ -47,10 +47,10 @@ class Served:
 
 
 def served(name: str, model: Model) -> Served:
-    """Trace a model once, so that one that cannot be explained says so when the server starts."""
+    """Return a model to serve. It is traced once, so that a model that cannot be explained fails at startup."""
     main = getattr(model.model, "main_input_name", "input")
     if main in ("input_values", "input_features"):
-        raise InputError(f"the model {name!r} reads audio: the web app takes models of text and of images")
+        raise InputError(f"the model {name!r} reads audio: the web app supports text and image models only")
     if main == "pixel_values":
         try:
             from PIL import Image
@@ -66,18 +66,18 @@ def served(name: str, model: Model) -> Served:
 
 
 Compute = Callable[[Model, Any, Trace, Job], Mapping[str, Any]]
-"""From a model, its input and its trace to an answer."""
+"""Computes a response from a model, its input and its trace."""
 
 
 def bytes_of(trace: Trace) -> int:
-    """What a trace takes, nearly all of it weights."""
+    """Return the size of a trace, which is nearly all weights."""
     both = [part for part in (trace, trace.encoder) if part is not None]
     tensors = [x for part in both for x in (*(step.weights for step in part.steps), *part.weights.values())]
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
 class Service:
-    """Makes work for the queue from requests."""
+    """Turns requests into work for the queue."""
 
     def __init__(self, models: Sequence[Served], limits: Limits) -> None:
         self.models = {each.name: each for each in models}
@@ -136,16 +136,19 @@ class Service:
     def edit(self, request: EditRequest) -> Work:
         of = self._checked(request)
         if of.kind != "text" or request.pair is not None:
-            raise Refusal(422, f"the model {of.name!r} takes no edit: one text of a model that reads one can be edited")
+            raise Refusal(
+                422,
+                f"the model {of.name!r} cannot edit this input: expected one text and a text model",
+            )
         if request.target is not None:
-            raise Refusal(422, f"the model {of.name!r} has no decoder that writes a target: leave target out")
+            raise Refusal(422, f"the model {of.name!r} has no decoder: leave target out")
         self._check_characters((request.text, request.replacement))
 
         def work(job: Job) -> bytes:
             job.progress("model", 0, 1)
             text = self._input(of, request)
             edited = edits.changed(of.model, text, request.word, request.replacement, request.truncate)
-            self._input(of, request.model_copy(update={"text": edited}))  # which may be longer than the text was
+            self._input(of, request.model_copy(update={"text": edited}))  # may be longer than the original
             return encoded(edits.edit(of.model, text, edited, request.word, request.truncate))
 
         return work
@@ -154,7 +157,7 @@ class Service:
         return writing.answered(of.model, request, self.limits.tokens, self.answers, job)
 
     def _work(self, request: Input, compute: Compute) -> Work:
-        """Traces the input, or takes its trace where it is kept, and computes an answer from it."""
+        """Return work that traces the input, or reuses a cached trace, and computes a response from it."""
         of = self._checked(request)
         image = None if request.image is None else hashlib.sha256(request.image.encode()).digest()
         key = (of.name, request.text, request.pair, request.target, request.truncate, image)
@@ -168,12 +171,12 @@ class Service:
         return work
 
     def _checked(self, request: Input) -> Served:
-        """Refuses what can be refused before it waits in the queue."""
+        """Return the model of a request. Refuse invalid requests before they enter the queue."""
         of = self._named(request.model)
         if of.kind == "image":
             if request.image is None or any(part is not None for part in (request.text, request.pair, request.target)):
                 raise Refusal(
-                    422, f"the model {of.name!r} reads images: give image, a PNG or JPEG file in base64, and no text"
+                    422, f"the model {of.name!r} reads images: give image (a PNG or JPEG file in base64), and no text"
                 )
             return of
         if request.text is None or request.image is not None:
@@ -182,12 +185,12 @@ class Service:
         return of
 
     def _writer(self, request: AnswerRequest) -> Served:
-        """The same for answers."""
+        """Return the language model of a request, as `_checked` does."""
         of = self._named(request.model)
         if not of.writes:
             raise Refusal(
                 422,
-                f"the model {of.name!r} answers no prompts: /api/explain explains what it reads, /api/models says which do",
+                f"the model {of.name!r} does not answer prompts: use /api/explain, or a model that does (see /api/models)",
             )
         self._check_characters((request.text, request.answer))
         return of
@@ -195,18 +198,19 @@ class Service:
     def _named(self, name: str) -> Served:
         if name not in self.models:
             names = ", ".join(map(repr, self.models))
-            raise Refusal(404, f"there is no model {name!r:.80} here: expected one of {names}")
+            raise Refusal(404, f"unknown model {name!r:.80}: expected one of {names}")
         return self.models[name]
 
     def _check_characters(self, texts: Sequence[str | None]) -> None:
         count = sum(len(text) for text in texts if text is not None)
         if count > self.limits.characters:
             raise Refusal(
-                413, f"the text has {count:,} characters and this server takes {self.limits.characters:,}: shorten it"
+                413,
+                f"the text has {count:,} characters, and this server accepts {self.limits.characters:,}: shorten it",
             )
 
     def _input(self, of: Served, request: Input) -> Any:
-        """The model's input, once its size is checked."""
+        """Check the size of the input and return it."""
         if of.kind == "image":
             return picture(request.image or "", self.limits.pixels)
         text: Any = request.text if request.pair is None else (request.text, request.pair)
@@ -217,23 +221,23 @@ class Service:
         if count > self.limits.tokens:
             raise Refusal(
                 413,
-                f"the text has {count:,} tokens and this server takes {self.limits.tokens:,}: shorten it, or have the "
-                "server started with a higher limit",
+                f"the text has {count:,} tokens, and this server accepts {self.limits.tokens:,}: shorten it, or restart "
+                "the server with a higher limit",
             )
         return text
 
 
 def picture(data: str, pixels: int) -> Image.Image:
-    """Decode the image of a request. Its size is checked before its pixels are unpacked."""
+    """Decode the image of a request. Check its size before unpacking its pixels."""
     from PIL import Image, ImageOps
 
     if data[:5].lower() == "data:":
         data = data.partition(",")[2]
     try:
-        raw = base64.b64decode("".join(data.split()), validate=True)  # tools break it into lines
+        raw = base64.b64decode("".join(data.split()), validate=True)  # some tools wrap lines
     except (binascii.Error, ValueError):
         raise InputError("the image is not base64: expected a PNG or JPEG file, encoded in base64") from None
-    large = f"the image has more than {pixels:,} pixels: make it smaller, the model does too"
+    large = f"the image has more than {pixels:,} pixels: resize it"
     try:
         image = Image.open(io.BytesIO(raw), formats=("PNG", "JPEG"))
         if image.width * image.height > pixels:
@@ -243,5 +247,5 @@ def picture(data: str, pixels: int) -> Image.Image:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise InputError(large) from None
-    except Exception:  # PIL's readers fail in many ways on what is no image, or a damaged one
-        raise InputError("the image cannot be read: expected a whole PNG or JPEG file, encoded in base64") from None
+    except Exception:  # PIL raises many kinds of errors for damaged files
+        raise InputError("the image cannot be read: expected a complete PNG or JPEG file, encoded in base64") from None

@@ -1,4 +1,4 @@
-"""The shapes of requests and answers: JSON, and every error as one sentence."""
+"""The shapes of requests and responses in JSON; every error is one sentence."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Position = Annotated[int, Field(strict=True, ge=0)]
 
 
 class Input(BaseModel):
-    """What a model reads."""
+    """The input of a model."""
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str = Field(description="The name of one of /api/models.", examples=["verb-number"])
-    text: str | None = Field(None, description="For models of text.", examples=["the key to the cabinets"])
+    model: str = Field(description="A model name from /api/models.", examples=["verb-number"])
+    text: str | None = Field(None, description="For text models: the text.", examples=["the key to the cabinets"])
     pair: str | None = Field(None, description="A second text, for models that read pairs.")
     target: str | None = Field(
-        None, description="For encoder-decoders: what the decoder writes; its own answer if not given."
+        None, description="For encoder-decoders: the text that the decoder writes; by default, the model's own."
     )
     image: str | None = Field(
-        None, description="For models of images: a PNG or JPEG file in base64, with or without the head of a data URL."
+        None, description="For image models: a PNG or JPEG file in base64, with or without a data URL prefix."
     )
     truncate: bool = Field(False, strict=True, description="Cut a text that is too long for the model.")
 
@@ -41,17 +41,17 @@ class ExplainRequest(Input):
         json_schema_extra={"examples": [{"model": "verb-number", "text": "the key to the cabinets"}]}
     )
 
-    query: Position | None = Field(None, description="The position to explain first; the one that answers by default.")
+    query: Position | None = Field(None, description="The position to explain first; by default, the one that answers.")
     importance: list[Literal["gradient", "blank-out"]] | None = Field(
         None,
         max_length=2,
-        description="What tokens are worth to the answer, and by which measures: both by default, blank-out as far as 20 "
-        "seconds go. What is named is measured of every token.",
+        description="Importance methods to compute for every token; by default, both, with at most 20 seconds for "
+        "blank-out.",
     )
 
 
 class RowsRequest(Input):
-    """One query of an input, for a page that does not hold it."""
+    """One query of an input, for a page that does not contain its rows."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -60,11 +60,11 @@ class RowsRequest(Input):
     )
 
     unit: Literal["subwords", "words"]
-    query: Position = Field(description="A position among all tokens, or all words, of the input.")
+    query: Position = Field(description="The position among all tokens, or all words, of the input.")
 
 
 class PathsRequest(RowsRequest):
-    """One pair of a hidden state and an input token."""
+    """A hidden state and an input token."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -82,14 +82,14 @@ class PathsRequest(RowsRequest):
 
 
 class EditRequest(Input):
-    """A text in which one word is to be another, or none."""
+    """A text in which to replace or remove one word."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "verb-number", "text": "the key to the cabinets", "word": 4}]}
     )
 
-    word: Position = Field(description="The word's number, from 0, in what the model reads of the text.")
-    replacement: str | None = Field(None, description="What stands in its place; without it, the word is left out.")
+    word: Position = Field(description="The number of the word, from 0, among those that the model reads.")
+    replacement: str | None = Field(None, description="The replacement; by default, the word is removed.")
 
 
 class AnswerRequest(BaseModel):
@@ -99,16 +99,16 @@ class AnswerRequest(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"model": "smol", "text": "Who has the key?", "tokens": 20}]}
     )
 
-    model: str = Field(description="The name of one of /api/models that writes.")
-    text: str = Field(description="The prompt. It goes through the model's chat template, where it has one.")
-    answer: str | None = Field(None, description="The answer to explain; without it, the model writes one.")
+    model: str = Field(description="The name of a model from /api/models that writes.")
+    text: str = Field(description="The prompt. It goes through the model's chat template if there is one.")
+    answer: str | None = Field(None, description="The answer to explain; by default, the model writes one.")
     tokens: Annotated[int, Field(strict=True, ge=1)] = Field(
-        TOKENS, description="How many tokens the model writes at most."
+        TOKENS, description="Maximum number of tokens that the model writes."
     )
 
 
 class LeaveOutRequest(AnswerRequest):
-    """A part of an answer, and a unit of its prompt that is to be left out."""
+    """A part of an answer, and a unit of its prompt to leave out."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -118,23 +118,25 @@ class LeaveOutRequest(AnswerRequest):
 
     span: tuple[Position, Position] = Field(description="The first and the last token of a part of the answer.")
     unit: Literal["token", "word", "sentence", "paragraph", "message", "document"]
-    number: Position = Field(description="The unit's number in the prompt, from 0.")
+    number: Position = Field(description="The number of the unit in the prompt, from 0.")
 
 
 class Problem(BaseModel):
-    """What every error looks like."""
+    """The shape of every error."""
 
     error: str = Field(description="One sentence: what was given, what was expected, what to do.")
 
 
 class Known(BaseModel):
-    """A model that this server was started with."""
+    """A model of this server."""
 
-    name: str = Field(description="What requests call it.", examples=["verb-number"])
+    name: str = Field(description="Its name in requests.", examples=["verb-number"])
     kind: Literal["text", "image", "encoder-decoder"]
-    writes: bool = Field(description="Whether it is a language model that answers a prompt: /api/answers.")
-    tokens: int | None = Field(description="How many tokens a text may have here; null for images.", examples=[128])
-    characters: int | None = Field(description="How many characters it may have; null for images.", examples=[20480])
+    writes: bool = Field(description="Whether it is a language model that answers prompts (see /api/answers).")
+    tokens: int | None = Field(description="Maximum number of tokens per text; null for images.", examples=[128])
+    characters: int | None = Field(
+        description="Maximum number of characters per text; null for images.", examples=[20480]
+    )
 
 
 class Accepted(BaseModel):
@@ -142,21 +144,21 @@ class Accepted(BaseModel):
 
     id: str
     state: Literal["queued", "running", "done", "failed", "cancelled"]
-    position: int | None = Field(description="How many requests are before it; null once it has ended.")
+    position: int | None = Field(description="Number of requests before it; null once it has ended.")
 
 
 class JobState(Accepted):
-    """How far a job has come."""
+    """The state of a job."""
 
-    stage: str = Field(description="What is being computed.")
-    done: int = Field(description="How much of that is done …")
-    total: int = Field(description="… and how much there is.")
-    partials: int = Field(description="How many times /api/jobs/{id}/partial has changed: what is known so far.")
+    stage: str = Field(description="The current stage of the computation.")
+    done: int = Field(description="Number of finished steps of the stage.")
+    total: int = Field(description="Number of steps of the stage.")
+    partials: int = Field(description="How many times /api/jobs/{id}/partial has changed.")
     error: str | None = Field(description="Why there is no result.")
 
 
 def encoded(value: Any) -> bytes:
-    """Encode JSON with null for NaN and infinity, which no browser reads."""
+    """Encode JSON, with null for NaN and infinity, which browsers cannot parse."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:
@@ -181,27 +183,27 @@ def refused(problem: Refusal) -> Response:
 
 
 def sentence(error: Mapping[str, Any]) -> str:
-    """One sentence for one of pydantic's errors."""
+    """Return one sentence for a pydantic error."""
     name = ".".join(str(part) for part in error["loc"][1:])[:80]
     if error["type"] == "json_invalid":
-        return "the body is not JSON: expected one object, as /openapi.json describes it"
+        return "the body is not JSON: expected one object; see /openapi.json"
     if not name:
-        return "the body is not a JSON object: expected one, as /openapi.json describes it"
+        return "the body is not a JSON object: expected one; see /openapi.json"
     if error["type"] == "missing":
-        return f"the field {name!r} is missing: /openapi.json says what is expected"
+        return f"the field {name!r} is missing; see /openapi.json"
     if error["type"] == "extra_forbidden":
-        return f"the field {name!r} is not known: /openapi.json lists those that are"
+        return f"unknown field {name!r}: see /openapi.json for the known fields"
     message = str(error["msg"])[:200]
     own = message.removeprefix("Input ")
-    return f"the field {name!r} cannot be used: it {own}" if own != message else f"the field {name!r}: {message}"
+    return f"the field {name!r} is not valid: it {own}" if own != message else f"the field {name!r}: {message}"
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Errors of a route, as the description of the API lists them."""
+    """Return the errors of a route for the OpenAPI description."""
     return {status: {"model": Problem, "description": HTTPStatus(status).phrase} for status in statuses}
 
 
 def result_of(description: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The same, beside a successful answer of any object."""
+    """Return the responses of a route: an object, or one of the errors."""
     shape = {"application/json": {"schema": {"type": "object"}}}
     return {200: {"description": description, "content": shape}, **problems(*statuses)}

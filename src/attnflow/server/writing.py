@@ -1,4 +1,4 @@
-"""Answers of language models: written while somebody watches, explained, and asked what they would be without a source."""
+"""Answers of language models: writing them step by step, explaining them, and leaving out parts of the prompt."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from attnflow.source_methods import METHOD
 from attnflow.view.answer_page import document_of
 
 UNIT = "sentence"
-"""What the page of an answer opens with."""
+"""The unit that the page of an answer opens with."""
 
 PROBE = "a b c d"
-"""A prompt on which a model's answers are tried."""
+"""A prompt for testing whether a model can answer."""
 
 
 def can_answer(model: Model) -> bool:
-    """Whether the model answers prompts in a way that can be explained: tried once, so that no user waits for it."""
+    """Return whether the model can answer prompts and the answers can be explained. It is tried once at startup."""
     if not is_writer(model):
         return False
     try:
@@ -39,9 +39,9 @@ def can_answer(model: Model) -> bool:
 
 
 def answered(model: Model, request: AnswerRequest, most: int, answers: Recent[Answer], job: Job) -> Answer:
-    """The answer to a request, or the one that is kept; while the model writes, the job publishes the page so far.
+    """Return the answer to a request, from the cache if possible. While the model writes, the job publishes partial pages.
 
-    most: tokens of prompt and answer together.
+    most: maximum number of tokens of prompt and answer together.
     """
     prompt: str | list[Mapping[str, str]] = request.text
     if has_template(model.tokenizer):
@@ -51,8 +51,8 @@ def answered(model: Model, request: AnswerRequest, most: int, answers: Recent[An
     if count + (0 if request.answer else 1) > most:
         raise Refusal(
             413,
-            f"the prompt has {count:,} tokens and this server takes {most:,} with its answer: shorten it, or have the "
-            "server started with a higher limit",
+            f"the prompt has {count:,} tokens, and this server accepts {most:,} including the answer: shorten it, or "
+            "restart the server with a higher limit",
         )
     if request.answer is not None and model.tokenizer is not None:
         _check_room(count, len(model.tokenizer(request.answer, add_special_tokens=False)["input_ids"]), most)
@@ -73,18 +73,18 @@ def _check_room(prompt: int, answer: int, most: int) -> None:
     if prompt + answer > most:
         raise Refusal(
             413,
-            f"the prompt has {prompt:,} tokens, the answer {answer:,}, and this server takes {most:,}: shorten either, or "
-            "have the server started with a higher limit",
+            f"the prompt has {prompt:,} tokens, the answer {answer:,}, and this server accepts {most:,}: shorten one of "
+            "them, or restart the server with a higher limit",
         )
 
 
 def page_of(answer: Answer, method: str | None = None) -> dict[str, Any]:
-    """The document of an answer's page. method: None for the method that is recommended for each unit."""
+    """Return the document of an answer's page. method: None selects the recommended method for each unit."""
     return document_of(answer, UNIT, method=method)
 
 
 def without(answer: Answer, request: LeaveOutRequest) -> dict[str, float]:
-    """By how much the log-probability of a part of the answer falls without a unit of the prompt, and what it was."""
+    """Return how much the log-probability of a part of the answer drops without a unit of the prompt, and its value."""
     first, last = request.span
     if not first <= last < len(answer.ids):
         raise InputError(
@@ -96,10 +96,10 @@ def without(answer: Answer, request: LeaveOutRequest) -> dict[str, float]:
 
 
 def _publisher(job: Job) -> Watch:
-    # answer rows alone: fading would take a pass back for every token that is there already, while nothing is written
+    # answer rows only: fading needs a backward pass for every token so far, which would delay the writing
     return lambda answer: job.publish(encoded(page_of(answer, METHOD)))
 
 
 def _unbound(answer: Answer) -> Answer:
-    """The answer without the job that wrote it, which will have ended when more is asked about it."""
+    """Return the answer without its job, which will have ended by the next request."""
     return replace(answer, progress=None)

@@ -1,1 +1,1 @@
-"""Texts in files: .txt, .csv, .tsv and .jsonl, packed or not, .parquet and .arrow; the one reader of them all."""
+"""Reading of texts from .txt, .csv, .tsv and .jsonl, compressed or not, and from .parquet and .arrow."""

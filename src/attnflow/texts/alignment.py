@@ -1,4 +1,4 @@
-"""Two texts word by word: which word of one stands where in the other."""
+"""Word-by-word alignment of two texts."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 Pairs = list[tuple[int | None, int | None]]
 
 GAP = 2
-"""What a word that only one text has costs."""
+"""The cost of a word that only one text has."""
 
 OTHER = 3
-"""What a word in the place of another costs: more than one such word, less than two."""
+"""The cost of replacing a word: more than one gap, less than two."""
 
 ALIKE = 1
-"""The same of two forms of a word, such as key and keys, and of two special tokens, such as [CLS] and <s>."""
+"""The cost of replacing a word by another form (key, keys), or a special token by another ([CLS], <s>)."""
 
 APART = 2 * GAP + 1
-"""A special token never stands in the place of a word: leaving out both costs less."""
+"""The cost of replacing a word by a special token: more than leaving out both, so it never happens."""
 
 CELLS = 2_000_000
-"""What differs is aligned where it has at most so many pairs of words; above, all of it counts as replaced."""
+"""Differences with more pairs of words than this are not aligned, and count as replaced."""
 
 MARKS = "Ġ▁#"
 
@@ -30,11 +30,10 @@ def align(
     special_first: Sequence[bool] = (),
     special_second: Sequence[bool] = (),
 ) -> Pairs:
-    """Align two sequences of words at the least cost (Needleman & Wunsch, 1970): pairs of positions in order, with None
-    where the other text has no such word.
+    """Align two sequences of words at the least cost (Needleman & Wunsch, 1970).
 
-    Words are the same whatever their case and their tokenizers' marks; of two alignments that cost the same, the one that
-    replaces later words.
+    Returns pairs of positions in order, with None if the other text has no such word. Case and tokenizer marks are
+    ignored. Of two alignments with the same cost, the one that replaces later words is chosen.
 
     >>> align("it was not good".split(), "It was good".split())
     [(0, 0), (1, 1), (2, None), (3, 2)]
@@ -70,7 +69,7 @@ def _cost(one: tuple[bool, str], other: tuple[bool, str]) -> int:
 
 
 def _are_forms(one: str, other: str) -> bool:
-    """Whether two words begin with the same three letters or more, and with half of the longer one."""
+    """Return whether two words share their first letters: at least three, and half of the longer word."""
     longest = min(len(one), len(other))
     shared = next((i for i in range(longest) if one[i] != other[i]), longest)
     return shared >= 3 and 2 * shared >= max(len(one), len(other))

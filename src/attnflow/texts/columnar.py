@@ -1,4 +1,4 @@
-"""Tables: parquet and Arrow, read from any row on, a few rows at a time."""
+"""Parquet and Arrow tables, read from any row in small batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attnflow.files import arrow
 from attnflow.texts.sources import Corpus, File, Text, TextAt, checked, columns, decoded, plain, reading
 
 ROWS = 256
-"""Rows of a table that are made into Python's strings at once."""
+"""How many rows are converted to Python strings at once."""
 
 
 class Table:
-    """An open table, parquet or Arrow: rows in batches, of which the last is kept. begin: as of lines."""
+    """An open Parquet or Arrow table. It keeps the last batch. begin: as for `Lines`."""
 
     begin = (0, 0)
 
@@ -25,7 +25,7 @@ class Table:
         pa, _ = arrow(file.kind)
         self.pa = pa
         self.file = file
-        self.groups = [0]  # rows from which reading can begin
+        self.groups = [0]  # rows at which reading can begin
         with reading(file):
             path = checked(file)
             self.content: Any = self._parquet(path) if file.kind == "parquet" else self.pa.memory_map(path)
@@ -37,7 +37,7 @@ class Table:
                     if kind is not None and not (self._textual(kind) or pa.types.is_null(kind)):
                         argument = "text" if name == self.names[0] else "pair"
                         raise InputError(
-                            f"{file.name}: the column {name!r} holds {kind}; expected text, so name another with "
+                            f"{file.name}: the column {name!r} contains {kind}, not text: name another column with "
                             f"{argument}="
                         )
                 self.schema, self.answer = schema, corpus.answer
@@ -55,7 +55,7 @@ class Table:
         self.content.close()
 
     def records(self, offset: int, row: int, line: int) -> Generator[TextAt]:
-        """Texts from that row on; a table has neither offsets nor lines, and its offsets are rows."""
+        """Yield texts from that row on. A table has no byte offsets or lines: its offsets are rows."""
         with reading(self.file):
             while True:
                 if not self.at <= row < self.at + len(self.texts):
@@ -67,7 +67,7 @@ class Table:
                 row += 1
 
     def _rows(self, row: int) -> Any:
-        """Rows from there on, of one batch; None where there are none. Going on is cheap, as is passing over a group."""
+        """Return rows from there on, from one batch; None at the end. Reading on and skipping row groups are cheap."""
         group = bisect_right(self.groups, row) - 1
         if self.batch is None or row < self.first or self.groups[group] > self.first + self.batch.num_rows:
             self.batches, self.first = self._from(group), self.groups[group]
@@ -91,20 +91,20 @@ class Table:
         ]
 
     def _place(self, row: int) -> str:
-        """The id of a row that has none."""
+        """Return the id of a row that has none."""
         if self.file.split:
             return f"{self.file.split}[{self.file.before + row}]"
         return f"{self.file.name}:{row + 1}"
 
     def _strings(self, values: Any) -> list[str | None]:
-        """Each decoded by itself, so that broken bytes harm their own row alone."""
+        """Decode each value separately, so that broken bytes affect only their own row."""
         types = self.pa.types
         if types.is_dictionary(values.type):
             values = values.dictionary_decode()
         kinds = (self._textual, types.is_null, types.is_binary, types.is_large_binary)
         if not any(of(values.type) for of in kinds):
             return [None if value is None else str(value) for value in values.to_pylist()]
-        # large, because a batch of Arrow may hold more than 2 GiB, of which a slice still has the offsets
+        # large, because an Arrow batch may exceed 2 GiB, and a slice keeps its offsets
         data = values.cast(self.pa.large_binary()).to_pylist()
         return [None if value is None else decoded(value) for value in data]
 
@@ -117,14 +117,14 @@ class Table:
 
     def _parquet(self, path: str) -> Any:
         _, pq = arrow()
-        # by default whole columns of a row group, which may be all there is, are read at once
+        # by default pyarrow reads whole columns of a row group, which may be the whole file
         parquet = pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False)
         counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
         self.groups = list(accumulate(counts[:-1], initial=0))
         return parquet
 
     def labelled(self) -> Generator[tuple[Text, dict[str, str | None]]]:
-        """All texts, each with the other cells of its row that are text, whole numbers or truth values."""
+        """Yield all texts, each with the other cells of its row that are text, whole numbers or truth values."""
         also = [name for name, kind in zip(self.schema.names, self.schema.types, strict=True) if self._short(kind)]
         also = [name for name in also if name not in self.names]
         with reading(self.file):
@@ -142,7 +142,7 @@ class Table:
         return bool(self._textual(kind) or types.is_integer(kind) or types.is_boolean(kind))
 
     def _from(self, group: int, also: Sequence[str] = ()) -> Iterator[Any]:
-        """Batches of the columns of texts and of some others."""
+        """Yield batches of the text columns and of some others."""
         names = list(dict.fromkeys(name for name in (*self.names, self.answer, *also) if name is not None))
         if self.file.kind == "parquet":
             groups = range(group, self.content.num_row_groups)
@@ -157,7 +157,7 @@ class Table:
 
 
 def _reader(pa: ModuleType, content: Any, fields: Sequence[int] | None = None) -> Any:
-    """A reader of an Arrow file from its beginning; there is a format for streams and one for files."""
+    """Return a reader of an Arrow file, which may have the stream or the file format."""
     options = pa.ipc.IpcReadOptions(**({} if fields is None else {"included_fields": list(fields)}))
     content.seek(0)
     seekable = content.read(6) == b"ARROW1"
@@ -166,7 +166,7 @@ def _reader(pa: ModuleType, content: Any, fields: Sequence[int] | None = None) -
 
 
 def read_table(file: File) -> list[dict[str, Any]]:
-    """All rows of a table, with all of its columns."""
+    """Return all rows of a table, with all columns."""
     pa, parquet = arrow(file.kind)
     rows: list[dict[str, Any]]
     with reading(file):

@@ -1,4 +1,4 @@
-"""Which files an input has: a file, a folder, or a dataset of Hugging Face; and what all readers share."""
+"""The files of an input: a file, a folder or a Hugging Face dataset; and what all readers share."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ LINES = {".txt": "txt", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjso
 TABLES = {".parquet": "parquet", ".arrow": "arrow"}
 PACKED: Mapping[str, Callable[[str], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 TEXT = ("text", "sentence", "words")
-"""The usual names of a column of texts."""
+"""The usual names of a text column."""
 KNOWN = f"{', '.join(LINES)} (each also {', '.join(PACKED)}), {', '.join(TABLES)}"
 
 SAVED = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
-"""What tells a folder that save_to_disk of Hugging Face datasets wrote: of several splits, or of one."""
+"""The files that mark a folder written by save_to_disk of Hugging Face datasets: several splits, or one."""
 
 
 class Text(NamedTuple):
-    """One text of the input. Bytes that are no UTF-8 stand in it as lone surrogates.
+    """One text of the input. Bytes that are not UTF-8 appear in it as lone surrogates.
 
-    text: None where the row has none. pair: the second text, "" where the row has none; None where no column was named.
-    problem: why the row cannot be read, in a sentence. answer: what its own column says, as a pair does.
+    text: None if the row has none.
+    pair: the second text; "" if the row has none, None if no column was named.
+    problem: a sentence that says why the row cannot be read.
+    answer: the cell of the answer column; "" and None as for pair.
     """
 
     id: str
@@ -45,15 +47,19 @@ class Text(NamedTuple):
 
 
 TextAt = tuple[int, int, Text]
-"""A text, behind its offset and its line."""
+"""Offset, line and text."""
 
 
 @dataclass(frozen=True)
 class File:
-    """path: absolute, since workers may run elsewhere. name: in ids and sentences. packed: .gz, .xz, .bz2 or nothing.
+    """A file of the input.
 
-    split: of a file of a Hugging Face dataset. Its rows then have ids as the dataset counts them, from 0 through all of its
-    files, `train[17]`; `dataset[17]` where it has no splits. before: rows of the dataset in the files before this one.
+    path: absolute, since workers may run elsewhere.
+    name: used in ids and messages.
+    packed: .gz, .xz, .bz2 or nothing.
+    split: of a Hugging Face dataset. Row ids then count from 0 through all files of the dataset: `train[17]`, or
+        `dataset[17]` if it has no splits.
+    before: rows of the dataset in earlier files.
     """
 
     path: str
@@ -66,7 +72,7 @@ class File:
 
 @dataclass(frozen=True)
 class Corpus:
-    """An input: its files in order, and which of their columns are read. Small, so that it can travel to workers."""
+    """An input: its files in order, and which columns to read. Small enough to send to workers."""
 
     path: str
     files: tuple[File, ...]
@@ -87,11 +93,13 @@ def open_corpus(
     split: str | None = None,
     answer: str | None = None,
 ) -> Corpus:
-    """The files of an input: a file, a folder, a dataset that Hugging Face datasets saved, or one of its hub (hf://…).
+    """Find the files of an input: a file, a folder, or a Hugging Face dataset, saved or on the hub (hf://…).
 
-    text, id, pair: columns; by default the usual names of texts, and "id" where there is one. whole_files: a .txt file is
-    one text, not one a line. split: of a dataset. answer: the column of the answers, where texts have some. No text is
-    read yet.
+    No text is read yet.
+    text, id, pair: column names; by default the usual names of texts, and "id" if there is one.
+    whole_files: treat each .txt file as one text instead of one per line.
+    split: of a dataset.
+    answer: the column with the answers, if any.
     """
     path = os.fspath(path)
     if path.startswith("hf:"):
@@ -100,23 +108,24 @@ def open_corpus(
         files = _saved(Path(path), split)
     elif split is not None:
         raise InputError(
-            f"split={split!r} chooses a split of a Hugging Face dataset, and {path!r} is none: leave it out"
+            f"split={split!r} selects a split of a Hugging Face dataset, which {path!r} is not: leave it out"
         )
     else:
         files = _files(Path(path))
     lines = next((file for file in files if file.kind == "txt"), None)
     if whole_files and lines is None:
-        raise InputError(f"whole_files=True is about .txt files, and there are none in {path!r}: leave it out")
+        raise InputError(f"whole_files=True applies to .txt files, and there are none in {path!r}: leave it out")
     for argument, name in (("text", text), ("id", id), ("pair", pair), ("answer_column", answer)):
         if name is not None and lines is not None:
             raise InputError(
-                f"{argument}={name!r} names a column, and {lines.name} has none: leave it out, or give tables alone"
+                f"{argument}={name!r} names a column, and {lines.name} has no columns: leave it out, or give only "
+                "tables"
             )
     return Corpus(path, files, text, id, pair, whole_files, answer)
 
 
 def file_of(path: Path, name: str) -> File | None:
-    """None where the ending is not known."""
+    """Return None if the file extension is unknown."""
     *_, last, end = "", "", *(suffix.lower() for suffix in PurePath(name).suffixes)
     if end in PACKED:
         return File(str(path.absolute()), plain(name), LINES[last], end) if last in LINES else None
@@ -129,11 +138,11 @@ def _files(path: Path) -> tuple[File, ...]:
         below = sorted(_below(path))
         files = tuple(file for name in below if (file := file_of(path / name, name)) is not None)
         if not files:
-            raise InputError(f"there is no file to read in the folder {str(path)!r}: expected some that end in {KNOWN}")
+            raise InputError(f"the folder {str(path)!r} contains no file to read: expected files that end in {KNOWN}")
         return files
     if not path.exists():
         raise InputError(
-            f"there is no file or folder {str(path)!r}: expected texts in a file that ends in {KNOWN}, or a folder of them"
+            f"there is no file or folder {str(path)!r}: expected a file that ends in {KNOWN}, or a folder of such files"
         )
     file = file_of(path, path.name)
     if file is None:
@@ -142,11 +151,14 @@ def _files(path: Path) -> tuple[File, ...]:
 
 
 def _below(folder: Path) -> Iterator[str]:
-    """The paths of files below a folder, with "/". Linked folders count too; one that leads back to itself, once."""
+    """Yield the paths of files below a folder, with "/".
+
+    Linked folders are followed; one that leads back to itself, once.
+    """
 
     def stop(e: OSError) -> None:
         raise InputError(
-            f"cannot read the folder {e.filename!r}: {e.strerror}; make it readable, or take it out of the input"
+            f"cannot read the folder {e.filename!r}: {e.strerror}; make it readable, or remove it from the input"
         ) from None
 
     seen = set()
@@ -164,7 +176,7 @@ def _below(folder: Path) -> Iterator[str]:
 
 
 def _saved(folder: Path, split: str | None) -> tuple[File, ...]:
-    """The Arrow files that save_to_disk of Hugging Face datasets has written."""
+    """Return the Arrow files written by save_to_disk of Hugging Face datasets."""
     top, below = folder, ""
     try:
         if (folder / "dataset_dict.json").is_file():
@@ -175,9 +187,9 @@ def _saved(folder: Path, split: str | None) -> tuple[File, ...]:
         files = [str(entry["filename"]) for entry in state["_data_files"]]
     except InputError:
         raise
-    except Exception as e:  # what is missing or garbled here raises anything
+    except Exception as e:  # missing or garbled files raise anything
         raise InputError(
-            f"{str(folder)!r} is no dataset that can be read ({type(e).__name__}: {first_line(e)}): save it again with "
+            f"{str(folder)!r} is not a readable dataset ({type(e).__name__}: {first_line(e)}): save it again with "
             "save_to_disk"
         ) from None
     own = below[:-1] or state.get("_split") or ""
@@ -185,13 +197,13 @@ def _saved(folder: Path, split: str | None) -> tuple[File, ...]:
         _split([own] if own else [], split, str(folder))
     if state.get("_indices_data_files"):
         raise InputError(
-            f"{str(folder)!r} is a selection of rows, which is kept beside them: call flatten_indices() before save_to_disk"
+            f"{str(folder)!r} is a selection of rows, stored as indices: call flatten_indices() before save_to_disk"
         )
     return _numbered([File(str((top / below / name).absolute()), plain(below + name), "arrow") for name in files], own)
 
 
 def _numbered(files: Sequence[File], split: str) -> tuple[File, ...]:
-    """The files of a dataset, which numbers its rows through all of them."""
+    """Return the files of a dataset with the row number at which each starts."""
     befores = accumulate(map(_rows_of, files[:-1]), initial=0)
     return tuple(
         replace(file, split=plain(split or "dataset"), before=n) for file, n in zip(files, befores, strict=False)
@@ -203,7 +215,7 @@ def _split(names: Sequence[str], split: str | None, path: str) -> str:
     if split is None:
         if len(names) == 1:
             return names[0]
-        raise InputError(f"{path!r} has {len(names)} splits: choose one with split=, of {listed}")
+        raise InputError(f"{path!r} has {len(names)} splits: choose one of {listed} with split=")
     if split not in names:
         advice = f"expected one of {listed}" if names else "it has none, so leave it out"
         raise InputError(f"{path!r} has no split {split!r}: {advice}")
@@ -214,21 +226,22 @@ def _of_hub(path: str, split: str | None) -> tuple[File, ...]:
     match = re.fullmatch(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/([^/]+))?", path)
     if match is None:
         raise InputError(
-            f"{path!r} names no dataset: expected hf://datasets/OWNER/NAME, also with @REVISION or /CONFIG behind it"
+            f"{path!r} does not name a dataset: expected hf://datasets/OWNER/NAME, optionally followed by @REVISION "
+            "or /CONFIG"
         )
     name, revision, config = match.groups()
     return hub_files(path, name, config, revision, split)
 
 
 def hub_files(path: str, name: str, config: str | None, revision: str | None, split: str | None) -> tuple[File, ...]:
-    """The Arrow files that load_dataset of Hugging Face datasets keeps of a dataset, downloaded if need be."""
+    """Return the Arrow files of a hub dataset from the cache of load_dataset, downloading them if needed."""
     try:
         import datasets
     except ImportError:
-        raise InputError(f"{path!r} is loaded by Hugging Face datasets: pip install datasets") from None
+        raise InputError(f"{path!r} needs Hugging Face datasets: pip install datasets") from None
     try:
         dataset: Any = datasets.load_dataset(name, config, revision=revision, split=split)
-    except Exception as e:  # of the hub, the network and every format it knows
+    except Exception as e:  # the hub, the network and the formats raise anything
         raise InputError(f"{path!r} cannot be loaded: {first_line(e)}") from None
     if isinstance(dataset, dict):
         dataset = dataset[_split([str(name) for name in dataset], None, path)]
@@ -237,8 +250,8 @@ def hub_files(path: str, name: str, config: str | None, revision: str | None, sp
     rows = files[-1].before + _rows_of(files[-1]) if files else 0
     if rows != len(dataset):
         raise InputError(
-            f"{path!r} with the split {split!r} has {len(dataset):,} of the {rows:,} rows in its files: expected a whole "
-            "split; for its first texts use samples="
+            f"{path!r} with the split {split!r} has {len(dataset):,} of the {rows:,} rows in its files: expected a "
+            "whole split; to use only its first texts, give samples="
         )
     return files
 
@@ -251,31 +264,31 @@ def _rows_of(file: File) -> int:
 
 @contextmanager
 def reading(file: File) -> Iterator[None]:
-    """Turns whatever goes wrong with a file inside the block into a sentence with its name."""
+    """Turn any error inside the block into a message that names the file."""
     try:
         yield
     except (InputError, MemoryError):
         raise
-    except Exception as e:  # gzip, lzma and pyarrow share no base class for what a garbled file raises
+    except Exception as e:  # gzip, lzma and pyarrow have no common base class for errors in garbled files
         if isinstance(e, OSError) and e.errno and e.strerror:
             raise InputError(
-                f"cannot read {file.path!r}: {e.strerror}; make it readable, or take it out of the input"
+                f"cannot read {file.path!r}: {e.strerror}; make it readable, or remove it from the input"
             ) from None
         raise InputError(
-            f"{file.path!r} cannot be read as {file.kind}{file.packed}: {first_line(e)}; mend it, or take it out of the "
-            "input"
+            f"{file.path!r} cannot be read as {file.kind}{file.packed}: {first_line(e)}; repair it, or remove it "
+            "from the input"
         ) from None
 
 
 def checked(file: File) -> str:
-    """Its path, if it is a file: reading a pipe would wait for ever, and could not begin in the middle."""
+    """Return the path if it is a regular file: a pipe would block, and cannot be read from the middle."""
     if not stat.S_ISREG(Path(file.path).stat().st_mode):
         raise InputError(f"cannot read {file.path!r}: expected a file, not a pipe or a device; copy it into a file")
     return file.path
 
 
 def columns(names: Sequence[str], corpus: Corpus, file: File) -> tuple[str, str | None, str | None]:
-    """The columns of text, pair and id; that of the answers, which the corpus names, has to be there too."""
+    """Return the columns of text, pair and id. The answer column must exist too."""
     column(names, corpus.answer, (), file.name, "answer_column", corpus.answer is not None)
     text = cast("str", column(names, corpus.text, TEXT, file.name, "text", True))
     pair = None if corpus.pair is None else column(names, corpus.pair, (), file.name, "pair", True)
@@ -285,26 +298,26 @@ def columns(names: Sequence[str], corpus: Corpus, file: File) -> tuple[str, str 
 def column(
     columns: Sequence[str], name: str | None, usual: Sequence[str], file: str, argument: str, needed: bool
 ) -> str | None:
-    """The column that a user names, or the first that has a usual name. file: what the table is called."""
+    """Return the column that the user names, or the first with a usual name. file: the name of the table."""
     listed = ", ".join(map(repr, columns))
     if name is not None and name not in columns:
         raise InputError(f"{file} has no column {name!r}: expected one of {listed}")
     chosen = name or next((one for one in usual if one in columns), None)
     if chosen is None and needed:
         raise InputError(
-            f"{file} has no column {' or '.join(map(repr, usual))}: name the column of the {argument} with {argument}=, "
-            f"one of {listed}"
+            f"{file} has no column {' or '.join(map(repr, usual))}: name the column of the {argument} with "
+            f"{argument}=, one of {listed}"
         )
     return chosen
 
 
 def plain(text: str) -> str:
-    """Ids and sentences are written as they are: what is broken in them is spelled out."""
+    """Return an id or sentence with broken characters escaped."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def decoded(data: bytes) -> str:
-    """What is no UTF-8 stays in it, as lone surrogates, so that it is found and told later."""
+    """Decode UTF-8. Invalid bytes become lone surrogates, to be found and reported later."""
     return data.decode("utf-8", "surrogateescape")
 
 

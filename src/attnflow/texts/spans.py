@@ -1,4 +1,4 @@
-"""Which tokens of a text somebody means: a piece of the text, or token numbers."""
+"""Finding the tokens that a user means: by a piece of the text, or by token numbers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from attnflow.texts.units import Range
 Span = str | int | slice | tuple[int, int] | tuple[str, int]
 
 AROUND = 20
-"""Characters that are shown on both sides of a choice."""
+"""Characters shown on both sides of each choice."""
 
-_WAYS = 'a text, such as "Paris", ("Paris", 2) for the second one of its kind, a token number, or (start, stop) of them'
+_WAYS = (
+    'a text, such as "Paris", ("Paris", 2) for its second occurrence, a token number, or (start, stop) of token numbers'
+)
 
 
 def find_span(text: str, span: Span, offsets: Sequence[Range]) -> list[int]:
-    """The numbers of the tokens that a span names.
+    """Return the numbers of the tokens that a span names.
 
-    text: what the tokens spell. offsets: the characters of each. span: a text that stands in it once; (text, n) for the
-    n-th of several, from 1; a token number; or (start, stop) or a slice of them, without stop.
+    text: what the tokens spell.
+    offsets: the character range of each token.
+    span: a text that occurs once; (text, n) for its n-th occurrence, from 1; a token number; or (start, stop) or a
+        slice of token numbers, without stop.
 
     >>> find_span("the old key", "key", [(0, 3), (3, 7), (7, 11)])
     [2]
@@ -42,8 +46,8 @@ def find_span(text: str, span: Span, offsets: Sequence[Range]) -> list[int]:
         raise InputError(f"span is {span!r:.80}: expected {_WAYS}")
     if not tokens:
         raise InputError(
-            f"span is {span!r:.80}, and there are {count} tokens: expected a number from 0 to {count - 1}, or (start, "
-            f"stop) with start below stop and stop at most {count}"
+            f"span is {span!r:.80}, and there are {count} tokens: expected a number from 0 to {count - 1}, or "
+            f"(start, stop) with start below stop and stop at most {count}"
         )
     return tokens
 
@@ -53,7 +57,7 @@ def _ends(span: slice) -> tuple[object, object, object]:
 
 
 def _is_number(x: object) -> TypeGuard[int]:
-    """Whether this is a whole number, of Python or of numpy."""
+    """Return whether this is a whole number, of Python or numpy."""
     return isinstance(x, Integral) and not isinstance(x, bool)
 
 
@@ -64,7 +68,8 @@ def _of_text(text: str, span: str, occurrence: int | None, offsets: Sequence[Ran
     places = _places(text, piece)
     if not places:
         raise InputError(
-            f"the span {piece!r:.80} does not stand in the answer {_shown(text)!r}: give a part of it, as written"
+            f"the span {piece!r:.80} does not occur in the answer {_shown(text)!r}: give a part of the answer, as "
+            "written"
         )
     if occurrence is None and len(places) > 1:
         choices = "; ".join(
@@ -72,14 +77,14 @@ def _of_text(text: str, span: str, occurrence: int | None, offsets: Sequence[Ran
         )
         more = f"; and {len(places) - 9} more" if len(places) > 9 else ""
         raise InputError(
-            f"the span {piece!r:.80} stands {len(places)} times in the answer: choose one of {choices}{more}; or give "
-            "(start, stop), token numbers"
+            f"the span {piece!r:.80} occurs {len(places)} times in the answer: choose one of {choices}{more}; or "
+            "give (start, stop), token numbers"
         )
     number = 1 if occurrence is None else occurrence
     if not 1 <= number <= len(places):
         raise InputError(
-            f"the span {piece!r:.80} stands {len(places)} times in the answer, and number {number} was asked for: expected "
-            f"a number from 1 to {len(places)}"
+            f"the span {piece!r:.80} occurs {len(places)} times in the answer, so there is no number {number}: "
+            f"expected a number from 1 to {len(places)}"
         )
     start = places[number - 1]
     stop = start + len(piece)
@@ -96,7 +101,7 @@ def _places(text: str, piece: str) -> list[int]:
 
 
 def _around(text: str, at: int, size: int) -> str:
-    """The piece in marks, between its neighbours: in a short text all choices have the same ones."""
+    """Return the piece in marks, with the text around it; in a short text that is the same for all choices."""
     start, end, stop = max(0, at - AROUND), at + size, min(len(text), at + size + AROUND)
     return f"{'…' if start else ''}{text[start:at]}«{text[at:end]}»{text[end:stop]}{'…' if stop < len(text) else ''}"
 

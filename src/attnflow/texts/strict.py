@@ -1,4 +1,4 @@
-"""Whole files, in which every row must be readable: the first that is not ends the reading, with a sentence."""
+"""Strict reading of whole files: the first unreadable row raises an error."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from attnflow.texts.text_files import Broken, Lines, Row
 
 
 def read_rows(path: str | Path, kind: str | None = None, quoting: int | None = None) -> Iterator[tuple[str, Row]]:
-    """The rows of a table, each behind the place where it stands, for messages.
+    """Yield the rows of a table, each with its place for messages.
 
-    kind: "csv", "tsv", "jsonl", "parquet", "arrow", or "txt", which has one column, text; by default by the ending of the
-    name. quoting: of csv and tsv, as Python's csv has it.
+    kind: "csv", "tsv", "jsonl", "parquet", "arrow", or "txt", which has one column, text; by default chosen by the file
+        extension.
+    quoting: for csv and tsv, as in Python's csv module.
     """
     file = _file(Path(path), kind)
     if file.kind in TABLES.values():
@@ -35,20 +36,22 @@ def read_rows(path: str | Path, kind: str | None = None, quoting: int | None = N
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that are not blank, without white space around them; with their numbers from 1."""
+    """Yield the stripped lines of a text file that are not blank, with their numbers from 1."""
     for number, (_, row) in enumerate(read_rows(path, "txt"), 1):
         if row["text"].strip():
             yield number, row["text"].strip()
 
 
 def read_whole(path: str | Path) -> str:
-    """A whole text file, without the end of its last line."""
+    """Return a whole text file without its last line end."""
     return "\n".join(row["text"] for _, row in read_rows(path, "txt"))
 
 
 def _file(path: Path, kind: str | None) -> File:
     if not path.exists():
-        raise InputError(f"there is no file {str(path)!r}: expected UTF-8 text, plain or packed as {', '.join(PACKED)}")
+        raise InputError(
+            f"there is no file {str(path)!r}: expected UTF-8 text, plain or compressed as {', '.join(PACKED)}"
+        )
     if kind is not None:
         packed = path.suffix.lower()
         return File(str(path.absolute()), plain(path.name), kind, packed if packed in PACKED else "")

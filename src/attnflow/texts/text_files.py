@@ -1,4 +1,4 @@
-"""Files of lines: txt, csv, tsv and jsonl, packed or not, read from any line on."""
+"""Line-based files: txt, csv, tsv and jsonl, compressed or not, read from any line on."""
 
 from __future__ import annotations
 
@@ -28,42 +28,43 @@ from attnflow.texts.sources import (
 )
 
 LONGEST = 1 << 24
-"""Bytes of a line, characters of a cell: what is longer becomes a row with a problem, so that memory stays bounded."""
+"""The most bytes of a line, or characters of a cell; longer ones become rows with a problem, to bound memory."""
 
 BLOCK = 1 << 20
 """Bytes of lines that are read together."""
 
 HEAD = 100
-"""Objects of a jsonl file in which a column is looked for: one that is null may be left out."""
+"""How many objects of a jsonl file are searched for a column, because null columns may be omitted."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A row that cannot be read, and why. id: its own, where that is sure."""
+    """A row that cannot be read, and why. id: its id, if that is certain."""
 
     reason: str
     id: Any = None
 
 
 Row = Mapping[str, Any]
-"""The cells of a row by their columns."""
+"""The cells of a row, by column."""
 
 
 class Lines:
-    """An open file of lines: txt, csv, tsv or jsonl. begin: offset and number of the first line that may be a text.
+    """An open line-based file: txt, csv, tsv or jsonl. begin: offset and number of the first line that may be a text.
 
-    corpus: which columns are texts; None for all columns as they are. quoting: how csv's reader takes quotation marks.
+    corpus: which columns are texts; None for all columns as they are.
+    quoting: how csv's reader treats quotation marks.
     """
 
     def __init__(self, file: File, corpus: Corpus | None = None, quoting: int | None = None) -> None:
         self.file = file
         self.corpus = corpus
         self.whole = corpus is not None and corpus.whole_files and file.kind == "txt"
-        self.plain = file.kind == "txt" and not self.whole  # a text is a line, and nothing else
+        self.plain = file.kind == "txt" and not self.whole  # each line is a text
         self.text: str = TEXT[0]
         self.pair: str | None = None
         self.id: str | None = None
-        if quoting is None:  # in tab-separated files a quotation mark is a character like any other
+        if quoting is None:  # quotation marks have no meaning in tab-separated files
             quoting = csv.QUOTE_NONE if file.kind == "tsv" else csv.QUOTE_MINIMAL
         self.dialect: dict[str, Any] = {"delimiter": "\t" if file.kind == "tsv" else ",", "quoting": quoting}
         with reading(file):
@@ -86,7 +87,7 @@ class Lines:
         self.stream.close()
 
     def rows(self, offset: int, line: int) -> Generator[tuple[int, int, Row | Broken]]:
-        """Rows from there on, each with its own offset and line."""
+        """Yield rows from there on, each with its offset and line."""
         with reading(self.file):
             self.stream.seek(offset)
             kind = "whole" if self.whole else self.file.kind
@@ -94,13 +95,15 @@ class Lines:
             yield from read(offset, line)
 
     def records(self, offset: int, row: int, line: int) -> Generator[TextAt]:
-        """Texts from there on, each with its own offset and line. row: of the first, for ids."""
+        """Yield texts from there on, each with its offset and line. row: of the first, for ids."""
         for number, (at, line_of_row, cells) in enumerate(self.rows(offset, line), row):
             yield at, line_of_row, self._text(cells, number, line_of_row)
 
     def count(self, start: int, end: int) -> tuple[int, int, int]:
-        """Of the lines that begin at bytes from start to end: the offset of the first, how many are rows, how many there
-        are. For files that can be cut; end: not behind the end of the file.
+        """Count the lines that begin at bytes from start to end, in a file that can be divided.
+
+        Returns the offset of the first line, the number of rows, and the number of lines.
+        end: at most the end of the file.
         """
         with reading(self.file):
             first = self.begin[0] if start <= self.begin[0] else self._next_line(start - 1, end - 1)
@@ -118,7 +121,7 @@ class Lines:
             return first, rows, lines
 
     def _next_line(self, start: int, end: int) -> int | None:
-        """Where the next line begins, if a line ends between these bytes."""
+        """Return where the next line begins, if a line ends between these bytes."""
         self.stream.seek(start)
         for data in self._bytes(end - start):
             at = data.find(b"\n")
@@ -128,25 +131,28 @@ class Lines:
         return None
 
     def _bytes(self, size: int) -> Iterator[bytes]:
-        """So many bytes, a few at a time."""
+        """Yield `size` bytes, a few at a time."""
         while size > 0 and (data := self.stream.read(min(size, BLOCK))):
             yield data
             size -= len(data)
 
     def blocks(self, offset: int) -> Generator[bytes]:
-        """The bytes from there on, about a MiB at a time. A block ends where a line does, or in one that is too long."""
+        """Yield the bytes from there on, about a MiB at a time.
+
+        Blocks end with a line, or inside one that is too long.
+        """
         with reading(self.file):
             self.stream.seek(offset)
             while data := self.stream.read(BLOCK):
                 yield data if data.endswith(b"\n") else data + self.stream.readline(LONGEST + 2)
 
     def plain_lines(self, offset: int, row: int, size: int) -> tuple[list[str], list[str]]:
-        """Ids and texts of so many bytes of a .txt file, which have to be whole lines, none of them too long."""
+        """Return ids and texts of `size` bytes of a .txt file; they must be complete lines, none too long."""
         with reading(self.file):
             self.stream.seek(offset)
             data = self.stream.read(size)
         texts = decoded(data).split("\n")
-        end = texts.pop()  # of a file whose last line has no end
+        end = texts.pop()  # the last line of the file has no line end
         if b"\r" in data:
             texts = [text.removesuffix("\r") for text in texts]
         if end:
@@ -155,7 +161,7 @@ class Lines:
         return [f"{name}:{number}" for number in range(row + 1, row + len(texts) + 1)], texts
 
     def labelled(self) -> Generator[tuple[Text, Row]]:
-        """All texts, each with the other cells of its row; with none where the row cannot be read."""
+        """Yield all texts, each with the other cells of its row; without cells if the row cannot be read."""
         own = (self.text, self.pair, self.id)
         for number, (_, line, cells) in enumerate(self.rows(*self.begin)):
             others = {} if isinstance(cells, Broken) else {name: cells[name] for name in cells if name not in own}
@@ -165,14 +171,14 @@ class Lines:
         if not isinstance(cells, Broken):
             text, pair, id = (None if name is None else cells.get(name) for name in (self.text, self.pair, self.id))
             if not (text is None or isinstance(text, str)):
-                cells = Broken(f"the column {self.text!r} holds {text!r:.40}; expected text", id)
+                cells = Broken(f"the column {self.text!r} contains {text!r:.40}; expected text", id)
             elif not (pair is None or isinstance(pair, str)):
-                cells = Broken(f"the column {self.pair!r} holds {pair!r:.40}; expected text", id)
+                cells = Broken(f"the column {self.pair!r} contains {pair!r:.40}; expected text", id)
             else:
                 name = None if self.corpus is None else self.corpus.answer
                 answer = None if name is None else _cell(cells.get(name))
                 return Text(self._id(id, row), text, None if self.pair is None else pair or "", answer=answer)
-        # the number that its id has comes first; in a csv, lines count others
+        # the number that is also in its id comes first; line numbers differ in a csv
         where = "" if self.whole else f", line {line}" if line == row + 1 else f", row {row + 1} (line {line})"
         return Text(self._id(cells.id, row), None, None, plain(f"{self.file.name}{where}: {cells.reason}"))
 
@@ -192,7 +198,7 @@ class Lines:
             offset, line = offset + size, line + 1
 
     def _head_of_jsonl(self, corpus: Corpus) -> None:
-        """The names of the columns are those of the first object, and of a few more where it lacks what is needed."""
+        """Read the column names from the first object, and from a few more if it lacks a needed column."""
         self.text, self.pair, self.id = corpus.text or TEXT[0], corpus.pair, corpus.id or "id"
         self.stream.seek(self.begin[0])
         objects = (_object(raw) for raw, size in _lines(self.stream) if size == len(raw))
@@ -223,17 +229,17 @@ class Lines:
         try:
             names = next((cells for cells in csv.reader(feed.lines(), **self.dialect) if cells), None)
         except csv.Error as e:
-            raise InputError(f"{self.file.path!r}: the names of the columns cannot be read ({e}); mend it") from None
+            raise InputError(
+                f"{self.file.path!r}: the column names cannot be read ({e}); repair the first line"
+            ) from None
         if names is None:
-            raise InputError(f"{self.file.path!r} is empty: expected the names of its columns in the first line")
+            raise InputError(f"{self.file.path!r} is empty: expected column names in the first line")
         if feed.cut:
             raise InputError(
-                f"{self.file.path!r}: the first line is {_too_long()}; expected the names of its columns and a line end"
+                f"{self.file.path!r}: the first line is {_too_long()}; expected column names and a line end"
             )
         if feed.ended:
-            raise InputError(
-                f"{self.file.path!r}: a quotation mark in the names of the columns is never closed; mend it"
-            )
+            raise InputError(f"{self.file.path!r}: a quotation mark in the column names is never closed; close it")
         if self.corpus is not None:
             self.text, self.pair, self.id = columns(names, self.corpus, self.file)
         self.names = names
@@ -250,16 +256,16 @@ class Lines:
                 cells = next(rows)
             except StopIteration:
                 return
-            except csv.Error as e:  # the reader goes on at the next line
+            except csv.Error as e:  # the reader continues at the next line
                 reason = f"not {self.file.kind} ({e})"
             if feed.cut:
                 reason = _too_long()
             elif reason is None and not cells:
                 continue
-            elif reason is None and feed.ended:  # the reader asks for more lines inside of quotation marks alone
+            elif reason is None and feed.ended:  # the reader asks for more lines only inside quotation marks
                 reason = (
-                    f"a quotation mark is never closed, so that all up to the end of the file, line {feed.line - 1}, is "
-                    "this row; close it, or write it twice"
+                    "a quotation mark is never closed, so everything up to the end of the file, line "
+                    f"{feed.line - 1}, belongs to this row; close it, or double it"
                 )
                 cells = cells[:-1]
             elif reason is None and len(cells) != len(self.names):
@@ -269,7 +275,7 @@ class Lines:
             yield offset, line, row
 
     def _broken(self, reason: str, cells: list[str]) -> Broken:
-        """A stray comma in a text moves what stands after it: an id is kept only where it surely is one."""
+        """Return a broken row. A stray comma shifts later cells, so an id is kept only if it certainly is one."""
         if self.id is None or self.names.index(self.id) >= len(cells):
             return Broken(reason)
         at = self.names.index(self.id)
@@ -278,17 +284,17 @@ class Lines:
 
 
 def can_be_cut(file: File, corpus: Corpus) -> bool:
-    """Whether a row is a line and bytes are not packed, so that reading can begin at the end of any line."""
+    """Return whether each row is a line and the file is not compressed, so that reading can begin at any line."""
     return not file.packed and (file.kind == "jsonl" or (file.kind == "txt" and not corpus.whole_files))
 
 
 def is_too_long(size: int) -> bool:
-    """Whether a line of so many bytes, its end included, is a row with a problem."""
+    """Return whether a line of `size` bytes, line end included, is too long."""
     return size > LONGEST + 2
 
 
 def _cell(value: Any) -> str:
-    """A text, or a number or truth value as it is written; "" where there is none."""
+    """Return a text, or a number or truth value as it is written; "" for nothing."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
@@ -297,12 +303,15 @@ def _too_long() -> str:
 
 
 def _ended(line: bytes) -> bytes:
-    """Without the end of the line."""
+    """Remove the line end."""
     return line[: -2 if line.endswith(b"\r\n") else -1] if line.endswith(b"\n") else line
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Lines with their ends, and their sizes. What is longer than LONGEST is cut; its size is then not its length."""
+    """Yield lines with their ends, and their sizes.
+
+    Lines longer than LONGEST are cut; their sizes are then not lengths.
+    """
     while line := stream.readline(LONGEST + 2):
         size = len(line)
         if size > LONGEST:
@@ -313,9 +322,11 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 class _Feed:
-    """Lines for csv.reader, which pulls no more than it needs.
+    """Lines for csv.reader, which takes no more than it needs.
 
-    offset, line: of the next one. cut: one was too long. ended: one was asked for after the last.
+    offset, line: of the next line.
+    cut: a line was too long.
+    ended: a line was requested after the last.
     """
 
     def __init__(self, stream: IO[bytes], offset: int, line: int) -> None:
@@ -327,7 +338,7 @@ class _Feed:
             inside = raw.removesuffix(b"\n").removesuffix(b"\r")
             pieces = raw.splitlines(keepends=True) if b"\r" in inside else [raw]  # a lone \r ends a line of csv
             if len(raw) > LONGEST and len(pieces) > 1:
-                self.stream.seek(-len(pieces.pop()), os.SEEK_CUR)  # of which the end was not read
+                self.stream.seek(-len(pieces.pop()), os.SEEK_CUR)  # its end has not been read
             skipped = self._skipped() if len(pieces[-1]) > LONGEST else 0
             self.cut = self.cut or skipped > 0
             for number, piece in enumerate(pieces, 1):
@@ -337,7 +348,7 @@ class _Feed:
         self.ended = True
 
     def _skipped(self) -> int:
-        """Bytes up to the end of a line that was too long."""
+        """Return the bytes up to the end of a line that was too long."""
         size = 0
         while more := self.stream.readline(1 << 16):
             end = more.find(b"\r") + 1
@@ -351,15 +362,15 @@ class _Feed:
 
 
 def _object(raw: bytes) -> Row | Broken:
-    """What a line of JSON says, or why it says nothing."""
+    """Return the object in a line of JSON, or why there is none."""
     try:
         value = json.loads(decoded(raw))
     except json.JSONDecodeError as e:
         reason = e.msg
-    except ValueError as e:  # numbers of thousands of digits
+    except ValueError as e:  # numbers with thousands of digits
         reason = first_line(e)
     except RecursionError:
         reason = "nested too deeply"
     else:
         return value if isinstance(value, dict) else Broken('expected an object such as {"text": …}')
-    return Broken(f"not JSON ({reason}); expected one object a line")
+    return Broken(f"not JSON ({reason}); expected one object per line")

@@ -1,4 +1,4 @@
-"""Words, sentences and paragraphs of a text as ranges of characters, and the tokens that fall into each of them."""
+"""Words, sentences and paragraphs of a text as character ranges, and the tokens in each of them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Range = tuple[int, int]
 """Characters [start, end) of a text."""
 
 _UNSPACED = r"\u2e80-\u2fdf\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff"  # scripts without spaces
-# Accents, vowel signs, joiners and skin tones change the character before them and are no character of their own.
-# Python's \w leaves most of them out, and the blocks below hold all that writing in use has.
+# Accents, vowel signs, joiners and skin tones modify the character before them. Python's \w excludes most of them; the
+# blocks below contain all that are in use.
 _BLOCKS = (*range(0x300, 0x3100), *range(0xA600, 0xAC00))
 _MARKS = frozenset(chr(i) for i in _BLOCKS if unicodedata.category(chr(i))[0] == "M") | frozenset(
     chr(i)
@@ -32,12 +32,12 @@ _MARKS = frozenset(chr(i) for i in _BLOCKS if unicodedata.category(chr(i))[0] ==
 
 
 def is_mark(character: str) -> bool:
-    """Whether this only changes the character before it."""
+    """Return whether this only modifies the character before it."""
     return character in _MARKS
 
 
 def _runs(characters: Iterable[str]) -> str:
-    """Characters as the inside of a class of a regular expression."""
+    """Return characters as the inside of a regular expression class."""
     codes = sorted(map(ord, characters))
     starts = [c for c, before in zip(codes, [-1, *codes], strict=False) if c != before + 1]
     ends = [c for c, after in zip(codes, [*codes[1:], -1], strict=True) if c + 1 != after]
@@ -47,11 +47,11 @@ def _runs(characters: Iterable[str]) -> str:
 _MARK = _runs(_MARKS)
 _LETTER = rf"(?:(?![{_UNSPACED}])[\w{_MARK}])"
 WORD = re.compile(rf"[{_UNSPACED}][{_MARK}]*|{_LETTER}+(?:['’\-]{_LETTER}+)*|([^\w\s])(?:\1|\u200d[^\w\s]|[{_MARK}])*")
-"""One character of a script without spaces; letters and digits with inner apostrophes and hyphens; a run of one sign."""
+"""A character of a script without spaces; letters and digits with inner apostrophes and hyphens; a run of one sign."""
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*(?:\n\s*|\Z)")
-_SPACED_STOPS = ".!?…‽։።؟۔\u037e"  # end a sentence where white space follows
-_BARE_STOPS = "。！？｡．।॥။។།"  # end a sentence with nothing behind them
+_SPACED_STOPS = ".!?…‽։።؟۔\u037e"  # end a sentence if white space follows
+_BARE_STOPS = "。！？｡．।॥။។།"  # end a sentence whatever follows
 _CLOSERS = "\"'”’»›)\\]}」』】）〉》〗*_`"
 _STOP = re.compile(rf"[{_SPACED_STOPS}{_BARE_STOPS}]+(?:\[\d+\]|[{_CLOSERS}])*")
 _OPENERS = "\"'“‘«‹([{「『【（〈《〖*_`¿¡"
@@ -70,16 +70,16 @@ TITLES = _set(
     "mr mrs ms mx dr prof messrs mme mlle gen maj capt cmdr lt sgt rev hon pres gov sen supt e.g i.e viz cf vs ca approx "
     "fig figs eq eqs vol vols pp nos mt bros z.b d.h u.a bzw"
 )
-"""Abbreviations that something always follows: their stop ends no sentence."""
+"""Abbreviations that are always followed by something: their stop ends no sentence."""
 
 BEFORE_NUMBERS = _set("no nr p art jan feb mar apr jun jul aug sep sept oct nov dec")
-"""Abbreviations before a number, and words or months otherwise."""
+"""Abbreviations before a number; otherwise words or months."""
 
 MAYBE_LAST = _set(
     "etc inc ltd co corp llc plc jr sr esq al dept est u.s u.k u.n e.u a.m p.m ph.d m.d b.a m.a b.sc m.sc d.c a.d b.c st "
     "ft sec ch ed eds tab ref refs rep col"
 )
-"""Abbreviations that may stand last: their stop ends a sentence where a word follows that often begins one."""
+"""Abbreviations that may end a sentence, if a word follows that often begins one."""
 
 STARTERS = _set(
     "the a an this that these those he she it they we i you there here his her its their our my your in on at to for from "
@@ -89,11 +89,11 @@ STARTERS = _set(
 )
 
 WRAPPED = 40
-"""Lines of a paragraph this wide were broken because they were full; narrower ones were broken on purpose."""
+"""Lines at least this wide were wrapped; narrower ones were broken on purpose."""
 
 
 def paragraphs(text: str) -> list[Range]:
-    """Paragraphs, which blank lines end; the ranges tile the text.
+    """Return the paragraphs, which end at blank lines; the ranges tile the text.
 
     >>> [text[a:b] for text in ["One.\\n\\nTwo."] for a, b in paragraphs(text)]
     ['One.\\n\\n', 'Two.']
@@ -102,11 +102,12 @@ def paragraphs(text: str) -> list[Range]:
 
 
 def sentences(text: str) -> list[Range]:
-    """Sentences; the ranges tile the text, and white space belongs to the sentence before it.
+    """Return the sentences; the ranges tile the text, and white space belongs to the sentence before it.
 
-    A stop ends a sentence, with the quotes and brackets that close behind it, unless a small letter follows, or the stop
-    belongs to an abbreviation, an initial, a number or the mark of a list item. A line's end does, too, where the line
-    is an item, a heading or otherwise broken on purpose, and not because it was full. No sentence crosses a blank line.
+    A stop ends a sentence, together with closing quotes and brackets after it, unless a lower-case letter follows or
+    the stop belongs to an abbreviation, an initial, a number or the mark of a list item. A line end also ends a
+    sentence if the line is an item, a heading or otherwise broken on purpose, not wrapped. No sentence crosses a blank
+    line.
 
     >>> text = 'Mr. J. R. Hall paid $3.50. "Why?" he was asked. He left.'
     >>> [text[a:b] for a, b in sentences(text)]
@@ -121,7 +122,7 @@ def sentences(text: str) -> list[Range]:
 
 
 def words(text: str) -> list[Range]:
-    """Words and signs in order; white space lies between them. A script without spaces is cut into its characters.
+    """Return words and signs in order, without white space. Scripts without spaces are cut into characters.
 
     >>> [text[a:b] for text in ["Don't go, 日本!!"] for a, b in words(text)]
     ["Don't", 'go', ',', '日', '本', '!!']
@@ -130,9 +131,10 @@ def words(text: str) -> list[Range]:
 
 
 def assign(offsets: Sequence[Range], ranges: Sequence[Range]) -> list[list[int]]:
-    """The tokens of each range: a token goes to the range it overlaps most, the first of equals; or to none.
+    """Return the tokens of each range. A token goes to the range it overlaps most, the first of equals, or to none.
 
-    offsets: characters of each token, in any order. ranges: ordered and disjoint.
+    offsets: characters of each token, in any order.
+    ranges: ordered and disjoint.
 
     >>> assign([(0, 0), (0, 3), (3, 7), (7, 8)], [(0, 4), (4, 9)])
     [[1], [2, 3]]
@@ -153,7 +155,7 @@ def assign(offsets: Sequence[Range], ranges: Sequence[Range]) -> list[list[int]]
 
 
 def _tiles(text: str, cuts: Sequence[int]) -> list[Range]:
-    """The ranges between the cuts; white space alone joins its neighbour."""
+    """Return the ranges between the cuts; a range of only white space joins its neighbour."""
     ranges: list[Range] = []
     start = 0
     for cut in (*cuts, len(text)):
@@ -166,7 +168,7 @@ def _tiles(text: str, cuts: Sequence[int]) -> list[Range]:
 
 
 def _stops(paragraph: str) -> list[int]:
-    """Where a sentence that a stop ended is over, the white space behind it included."""
+    """Return where sentences that end with a stop end, including white space after them."""
     cuts = []
     for stop in _STOP.finditer(paragraph):
         space = _SPACE.match(paragraph, stop.end())
@@ -178,12 +180,12 @@ def _stops(paragraph: str) -> list[int]:
 
 
 def _is_end(paragraph: str, stop: re.Match[str], end: int) -> bool:
-    """Whether this stop ends a sentence; the next word begins at end."""
+    """Return whether this stop ends a sentence; the next word begins at end."""
     rest = paragraph[end : end + 80].lstrip(_OPENERS)
     if not rest or rest[0].islower() or rest[0] in f"{_SPACED_STOPS},;:、，":
         return False
     if rest[0] == "と" and stop[0][-1] in "」』":
-        return False  # Japanese: the sentence goes on behind what was quoted
+        return False  # Japanese: the sentence continues after the quotation
     if stop[0][0] != "." or stop[0].startswith(".."):
         return True
     before = paragraph[max(0, stop.start() - 40) : stop.start()]
@@ -203,7 +205,7 @@ def _is_end(paragraph: str, stop: re.Match[str], end: int) -> bool:
 
 
 def _line_ends(paragraph: str) -> list[int]:
-    """Where a sentence is over because its line is."""
+    """Return where sentences end because their line ends."""
     lines = paragraph.splitlines(keepends=True)
     width = max((len(line.rstrip()) for line in lines), default=0)
     cuts, place = [], 0

@@ -1,1 +1,1 @@
-"""How a result is shown: in the terminal, as a plot, as a page. Each loads its own libraries, and only when used."""
+"""Terminal output, figures and pages. Each loads its libraries only when it is used."""

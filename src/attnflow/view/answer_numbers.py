@@ -1,4 +1,4 @@
-"""The numbers of an answer's page: rows over units of the prompt, and fading for parts of the answer."""
+"""The numbers on an answer's page: rows over units of the prompt, and fading for parts of the answer."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from attnflow.view.packing import packed
 Floats = NDArray[np.float64]
 
 STRONGEST = 256
-"""Where a matrix has more than `EXACT` numbers, a page holds so many of each row: the largest by size."""
+"""If a matrix has more than `EXACT` numbers, a page keeps this many per row: those with the largest absolute values."""
 
 SECONDS = 20.0
-"""So long a page may compute fading. Each part of the answer takes a pass back through the model."""
+"""Time limit for fading on a page. Each part of the answer needs a backward pass."""
 
 LATE = 2.0
-"""Where it takes so many times longer after all, the page makes do with the span that it opens with."""
+"""If fading takes this many times the limit, the page has it only for the span that it opens with."""
 
 STAGE = "fading"
-"""What progress calls it."""
+"""The name of the stage in progress reports."""
 
 
 @dataclass(frozen=True, eq=False)
 class Faded:
-    """How fast log p of parts of the answer falls as attention fades: slopes ``[part, prompt token]``, signed.
+    """How fast the log-probability of parts of the answer falls as attention fades.
 
-    spans: first and last token of each part; the first of them is the span that the page opens with. by: what the others
-    are, "token" or "sentence", or "span" where there are no others. They add up: a span of several has their sum.
+    spans: first and last token of each part; the first span is the one that the page opens with.
+    slopes: ``[part, prompt token]``, signed. They are additive: the slopes of a longer span are the sum over its parts.
+    by: the unit of the other spans, "token" or "sentence"; "span" if there are no others.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -48,9 +49,12 @@ class Faded:
 
 
 def faded_rows(answer: Answer, chosen: Sequence[int], seconds: float = SECONDS) -> Faded | None:
-    """Fading of the span that a page opens with, and of each token of the answer, or of its sentences, if there is time.
+    """Compute fading for the span that a page opens with and, if time allows, for each token or sentence of the answer.
 
-    None where the model has no fading. chosen: the tokens of the span. seconds: for all, by what the first token took.
+    Return None if the model has no fading.
+
+    chosen: the tokens of the span.
+    seconds: time limit for all parts, estimated from the first token.
     """
     if answer.sources((chosen[0], chosen[-1] + 1), "sentence").method != COMBINED:
         return None
@@ -60,7 +64,7 @@ def faded_rows(answer: Answer, chosen: Sequence[int], seconds: float = SECONDS) 
         return np.asarray(result.row(), np.float64)
 
     opening = (chosen[0], chosen[-1])
-    rows = {opening: slopes(*opening)}  # the first one also runs the pass that the others go back through
+    rows = {opening: slopes(*opening)}  # also runs the forward pass that the others reuse
     count = len(answer.ids)
     begun = time.monotonic()
     rows.setdefault((0, 0), slopes(0, 0))
@@ -71,7 +75,7 @@ def faded_rows(answer: Answer, chosen: Sequence[int], seconds: float = SECONDS) 
             by, spans = name, [opening, *(part for part in parts if part != opening)]
             break
     for number, part in enumerate(spans, 1):
-        if time.monotonic() - begun > LATE * seconds:  # the machine has other work by now
+        if time.monotonic() - begun > LATE * seconds:  # the machine has become slower
             by, spans = "span", [opening]
             break
         if part not in rows:
@@ -82,7 +86,7 @@ def faded_rows(answer: Answer, chosen: Sequence[int], seconds: float = SECONDS) 
 
 
 def answer_sentences(labels: AnswerLabels) -> list[tuple[int, int]]:
-    """First and last token of each sentence of an answer; all of its tokens are in one."""
+    """Return the first and last token of each sentence of an answer. Every token belongs to a sentence."""
     ends = [end for _, end in sentences(labels.text)[:-1]]
     numbers = [sum(start >= end for end in ends) for start, _ in labels.offsets]
     starts = [0, *(i for i in range(1, len(numbers)) if numbers[i] > max(numbers[:i]))]
@@ -92,13 +96,18 @@ def answer_sentences(labels: AnswerLabels) -> list[tuple[int, int]]:
 def unit_entry(
     name: str, units: Units, matrix: Floats, first: Sequence[int], size: int, faded: Faded | None
 ) -> dict[str, Any]:
-    """One kind of unit as the page reads it.
+    """Return the entry of one kind of unit in the page's document.
 
-    of: the unit of each token, -1 for none; None where every token is one. rows, passed: for
-    each answer token, signed parts and shares of units and, last, of the tokens in none; None of tokens, which the matrix
-    has. faded: the same of fading, for each of its spans. exact: whether all of these are whole.
+    The entry has the fields
+    of: the unit of each token, -1 for none; None if every token is a unit.
+    rows, passed: for each answer token, the signed parts and the shares of all units and, last, of the tokens outside all
+    units; None for tokens, whose values are in the matrix.
+    faded: the same for fading, for each of its spans.
+    exact: whether nothing was left out of these.
 
-    matrix: signed parts ``[answer token, prompt | answer]``. first: tokens that have no share. size: tokens of the prompt.
+    matrix: signed parts ``[answer token, prompt | answer]``.
+    first: tokens that have no share.
+    size: number of prompt tokens.
     """
     entry: dict[str, Any] = {"count": len(units.groups), "of": None, "rows": None, "passed": None, "faded": None}
     if name == "token":
@@ -115,14 +124,14 @@ def unit_entry(
 
 
 def is_whole(rows: int, columns: int) -> bool:
-    """Whether a page holds all of such a matrix."""
+    """Return whether a page stores a matrix of this size in full."""
     return rows * columns <= EXACT
 
 
 def kept(values: Floats) -> dict[str, Any]:
-    """A matrix as a page has it: all of it, or the largest of each row by size, with their places.
+    """Return a matrix for a page: in full, or the largest absolute values of each row with their places.
 
-    covered: the least part of a row's size, over all rows, that the largest entries have.
+    ``covered`` is the fraction of a row's total size that these values have, the lowest over all rows.
     """
     if is_whole(*values.shape):
         return {"values": packed(values.astype(np.float32)), "places": None, "width": values.shape[1], "covered": 1.0}
@@ -133,18 +142,19 @@ def kept(values: Floats) -> dict[str, Any]:
     covered = float((np.abs(largest).sum(1) / np.where(sizes == 0, 1, sizes)).min(initial=1.0))
     return {
         "values": packed(largest.astype(np.float32)),
-        "places": packed(places.astype(np.float32)),  # whole numbers far below 2^24
+        "places": packed(places.astype(np.float32)),  # exact: integers far below 2^24
         "width": values.shape[1],
         "covered": covered,
     }
 
 
 def matrix_entry(matrix: Floats, first: Sequence[int], marks: Sequence[int], size: int) -> dict[str, Any]:
-    """The signed parts of each answer token, and what the page needs of whole rows where it holds a part of them.
+    """Return the signed parts of each answer token, and totals of full rows for pages that store only a part of them.
 
-    totals: what speaks for each token in the prompt, and in prompt and answer, without the first token. sums: all parts
-    of the prompt, of the answer and of the first token. inside: the shares of tokens of the answer. marks: those of the
-    marks of a chat, together.
+    totals: support for each token from the prompt, and from prompt and answer, without the first token.
+    sums: sums over all parts of the prompt, of the answer and of the first token.
+    inside: shares of the answer's own tokens.
+    marks: the total share of chat marks.
     """
     counted = matrix.copy()
     counted[:, list(first)] = 0
@@ -165,7 +175,7 @@ def _positive(values: Floats) -> Floats:
 
 
 def _unit_of_each(units: Units, size: int) -> dict[str, Any]:
-    numbers = np.full(size, -1, np.float32)  # whole numbers far below 2^24
+    numbers = np.full(size, -1, np.float32)  # exact: integers far below 2^24
     for number, group in enumerate(units.groups):
         numbers[list(group)] = number
     return packed(numbers)

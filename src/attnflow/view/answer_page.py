@@ -1,4 +1,4 @@
-"""The page of an answer: where each of its tokens came from, in one self-contained file of HTML."""
+"""The page of an answer: one self-contained HTML file that shows where each of its tokens came from."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from attnflow.source_methods import METHOD
 from attnflow.view.answer_numbers import SECONDS, Faded, faded_rows, is_whole, matrix_entry, unit_entry
 from attnflow.view.packing import packed
 from attnflow.view.page import file_of
+from attnflow.view.photo import photo
 from attnflow.view.running_text import pieces
 
 NAMED = ("message", "document")
 PAGE_VERSION = 2
 
 OF_THE_SPAN = ("answer", "evidence", "reliability", "outside", "values")
-"""What the provenance of a result says of its numbers: a page has it for any span."""
+"""Provenance entries about the numbers of one span, which the page computes for any span."""
 
 
 @dataclass(frozen=True, eq=False)
 class Explained:
     """An answer with the numbers that its page shows.
 
-    matrix: signed parts ``[answer token, token of the prompt, then of the answer]``. chosen: tokens of the span that the
-    page opens with; shares, parts: what it came from, by unit, where the rows of these are too large for a page.
-    faded: None where the page has none.
+    matrix: signed parts ``[answer token, prompt tokens and then answer tokens]``.
+    chosen: tokens of the span that the page opens with.
+    shares, parts: the sources of this span by unit, for units whose rows are too large for a page.
+    faded: None if the page has no fading.
     """
 
     prompt: Prompt
@@ -49,6 +51,7 @@ class Explained:
     faded: Faded | None
     verified: Mapping[str, Any] | None
     provenance: Mapping[str, Any]
+    picture: Mapping[str, Any] | None = None
 
 
 def html_of(
@@ -59,8 +62,10 @@ def html_of(
     method: str | None = None,
     seconds: float = SECONDS,
 ) -> str:
-    """The whole file. unit, span: what the page opens with. verify: so many units are really left out beforehand.
+    """Return the HTML file.
 
+    unit, span: what the page opens with.
+    verify: number of top units to leave out and measure.
     method, seconds: as in `document_of`.
     """
     title = " ".join(answer.text.split()).encode("utf-8", "replace").decode()
@@ -75,10 +80,10 @@ def document_of(
     method: str | None = None,
     seconds: float = SECONDS,
 ) -> dict[str, Any]:
-    """What the page shows, as its script reads it.
+    """Return the document that the page's script reads.
 
-    method: None for the method that is recommended for each unit; "answer_rows" for that alone, which needs no fading.
-    seconds: so long fading may take (`attnflow.view.answer_numbers.faded_rows`).
+    method: None for the recommended method of each unit; "answer_rows" for that method only, which needs no fading.
+    seconds: time limit for fading (see `attnflow.view.answer_numbers.faded_rows`).
     """
     return written_document(_explained(answer, unit, verify, span, method, seconds), unit)
 
@@ -88,8 +93,8 @@ def _explained(
 ) -> Explained:
     chosen = list(range(len(answer.ids)) if span is None else find_span(answer.text, span, answer.labels.offsets))
     if chosen != list(range(chosen[0], chosen[-1] + 1)):
-        raise InputError(f"span={span!r}: a page opens with neighbouring tokens, and these have others between them")
-    answer.prompt.units(unit)  # refuses a unit that the prompt does not have
+        raise InputError(f"span={span!r}: expected consecutive tokens, for a page to open with")
+    answer.prompt.units(unit)  # raises if the prompt has no such unit
     opening = answer.sources(span, signed=True)
     faded = None if method == METHOD else faded_rows(answer, chosen, seconds)
     verified = None
@@ -110,11 +115,29 @@ def _explained(
         faded=faded,
         verified=verified,
         provenance={k: v for k, v in opening.provenance.items() if k not in OF_THE_SPAN},
+        picture=_picture(answer),
     )
 
 
+def _picture(answer: Answer) -> dict[str, Any] | None:
+    """Return the image of a prompt with a map of its patches for each answer token; None if there is no map."""
+    if not answer.prompt.image:
+        return None
+    try:
+        maps = np.stack([answer.patches(token) for token in range(len(answer.ids))])  # [answer token, row, column]
+    except InputError:
+        return None
+    image = photo(answer.model, answer.prompt.photo, answer.prompt.tensors)
+    return {
+        "rows": maps.shape[1],
+        "columns": maps.shape[2],
+        "maps": packed(maps.reshape(len(maps), -1).astype(np.float32)),
+        "image": None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
+    }
+
+
 def _count(answer: Answer, unit: str) -> int:
-    """The columns of a matrix over these units; 0 where the prompt has none."""
+    """Return the number of columns of a matrix over these units; 0 if the prompt has none."""
     try:
         units = answer.prompt.units(unit)
     except InputError:  # no messages, or no documents
@@ -123,8 +146,11 @@ def _count(answer: Answer, unit: str) -> int:
 
 
 def written_document(explained: Explained, unit: str) -> dict[str, Any]:
-    """Texts are in pieces with their tokens, so that a browser need not count characters; tokens that are no piece of their
-    own have names."""
+    """Return the page's document.
+
+    Texts are split into pieces with their tokens, so that a browser does not count characters. Tokens that are not a piece
+    by themselves have names.
+    """
     prompt, labels, matrix = explained.prompt, explained.labels, explained.matrix
     size = len(prompt)
     first = [0] if "first_token" in explained.evidence else []
@@ -158,16 +184,20 @@ def written_document(explained: Explained, unit: str) -> dict[str, Any]:
         "span": [explained.chosen[0], explained.chosen[-1]],
         "verified": explained.verified,
         "provenance": dict(explained.provenance),
+        "picture": explained.picture,
     }
 
 
 def _texts(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[Any]]:
-    """[text, its tokens …] of each piece."""
+    """Return [text, its tokens …] for each piece."""
     return [[text[piece.start : piece.end], *piece.tokens] for piece in pieces(len(text), offsets)]
 
 
 def _unit(explained: Explained, name: str, first: Sequence[int]) -> dict[str, Any] | None:
-    """opening: shares and parts of the span that the page opens with, where its rows are not whole."""
+    """Return the entry of a unit, or None if the prompt has none.
+
+    Its field "opening" has the shares and parts of the opening span if the rows are not stored in full.
+    """
     prompt = explained.prompt
     try:
         units = prompt.units(name)
@@ -175,7 +205,8 @@ def _unit(explained: Explained, name: str, first: Sequence[int]) -> dict[str, An
         return None
     merged = Units(units.texts, units.groups)
     entry = unit_entry(name, merged, explained.matrix, first, len(prompt), explained.faded)
-    entry["names"] = list(units.texts) if name in NAMED else None
+    # places in an image have no text
+    entry["names"] = list(units.texts) if name in NAMED or (prompt.image and name != "token") else None
     entry["opening"] = (
         {"shares": _single(explained.shares[name]), "parts": _single(explained.parts[name])}
         if name in explained.shares

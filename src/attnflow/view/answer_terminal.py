@@ -1,4 +1,4 @@
-"""An answer in the terminal: the prompt as running text, shaded by what the answer came from, and a table of its units."""
+"""An answer in the terminal: the prompt shaded by what the answer came from, and a table of its units."""
 
 from __future__ import annotations
 
@@ -15,49 +15,53 @@ from rich.text import Text
 
 from attnflow._arrays import FloatArray
 from attnflow.answer import SHARES, Answer
-from attnflow.answer_rows import shares
 from attnflow.capture.prompt import Units
+from attnflow.errors import InputError
+from attnflow.reliability import percent
 from attnflow.result import TokenAttention
 from attnflow.source_methods import COMBINED, FADING
 from attnflow.view.running_text import pieces
-from attnflow.view.terminal import Printed, Screen, bar, heading, numbers_of, ramp, shade
+from attnflow.view.terminal import Printed, Screen, bar, heading, numbers_of, patch_lines, ramp, shade
 
 LISTED = 10
-"""Units in the table."""
+"""Number of units in the table."""
 
 WHOLE = 600
-"""Tokens up to which the whole prompt is shown; of longer ones the parts around the strongest units."""
+"""Longest prompt, in tokens, that is shown in full. Longer ones are shown around their strongest units."""
 
 PARTS = 6
-"""Units of a long prompt that are shown."""
+"""Number of units shown of a long prompt."""
 
 AROUND = 60
-"""Tokens of one of them that are shown, at most."""
+"""Maximum number of tokens shown per unit."""
 
 GAP = 20
-"""What is left out between two of them is at least so many tokens."""
+"""Shorter gaps between two of them are shown too."""
 
 PLAIN = 0.05
-"""What has less than this part of the largest share stays plain: a text in which everything is shaded is hard to read."""
+"""Tokens below this fraction of the largest share stay unshaded, to keep the text readable."""
 
 MEANINGS = {
-    COMBINED: "what the answer read from them and how fast it falls as attention to them fades (combined)",
-    FADING: "how fast the answer falls as attention to them fades (fading)",
+    COMBINED: "what the answer reads from them, and how fast its probability falls as attention to them fades (combined)",
+    FADING: "how fast the answer's probability falls as attention to them fades (fading)",
 }
 
 LEAST = 0.0005
-"""A share outside of all units is told where three digits show it."""
+"""Smallest share outside all units that is printed."""
 
 BAR_CELLS = 12
+
+PLACES = 5
+"""Number of image patches in the list."""
 
 
 @dataclass(frozen=True)
 class AnswerSheet:
-    """All that is printed of an answer.
+    """The printed view of an answer.
 
-    chosen: the answer tokens that are explained. tokens: the share of each token of the prompt.
-    units, values: the units of the prompt and their shares. falls: where units were left out, by how much the answer's
-    log-probability falls.
+    chosen: the answer tokens to explain. tokens: the share of each prompt token.
+    units, values: the units of the prompt and their shares.
+    falls: how much the answer's log-probability falls without each unit, if units were left out.
     """
 
     answer: Answer
@@ -83,12 +87,13 @@ class AnswerSheet:
         if screen.coloured:
             yield self._legend(screen)
         yield from self._table(screen)
+        yield from self._image(screen)
         yield from (Text(line, style="dim") for line in self._facts(screen))
         yield from (Text(screen.shown(note)) for note in self.values.reliability)
 
     @property
     def _most(self) -> float:
-        """The largest share that is shaded."""
+        """The largest shaded share."""
         return float(self.tokens.row()[~self._marks].max(initial=0.0))
 
     def _prompt(self, screen: Screen) -> Text:
@@ -100,7 +105,7 @@ class AnswerSheet:
             if tokens and not keep[tokens[0]]:
                 skipped += len(tokens)
                 continue
-            if skipped and not tokens:  # what stands between tokens goes with those before it
+            if skipped and not tokens:  # text between tokens belongs to the token before it
                 continue
             text = prompt.text[piece.start : piece.end]
             if skipped:
@@ -154,10 +159,42 @@ class AnswerSheet:
         if outside >= LEAST:
             yield Text(f"in no {self.unit}: a share of {outside:.3f}", style="dim")
         if self.values.method != self.tokens.method:
-            yield Text(f"{self.unit}s by {MEANINGS.get(self.values.method, self.values.method)}", style="dim")
+            yield Text(f"{self.unit}s ranked by {MEANINGS.get(self.values.method, self.values.method)}", style="dim")
+
+    def _image(self, screen: Screen) -> Iterator[Text]:
+        """Yield a small map of the image's patches, a list of the strongest, and one line for the rest."""
+        answer = self.answer
+        if not answer.prompt.image:
+            return
+        try:
+            patches = answer.patches((self.chosen[0], self.chosen[-1] + 1))
+        except InputError as e:
+            yield Text(screen.shown(f"No map of the image: {e}"))
+            return
+        yield Text()
+        patches = patches / (patches.sum() or 1.0)
+        yield Text("Patches of the image, by answer edges through the vision tower:", style="dim")
+        yield from patch_lines(patches, screen)
+        order = np.argsort(-patches, axis=None, kind="stable")[:PLACES].tolist()
+        most = float(patches.max()) or 1.0
+        for i in order:
+            row, column = divmod(i, patches.shape[1])
+            value = float(patches.flat[i])
+            if value > 0:
+                name = f"image, row {row + 1} column {column + 1}"
+                yield Text(f"{value:.3f}  {bar(value / most, BAR_CELLS, screen):<{BAR_CELLS}} {name}", no_wrap=True)
+        rest = patches.size - len(order)
+        yield Text(f"{patches.sum() - patches.ravel()[order].sum():.3f}  on {rest:,} other patches", style="dim")
+        if answer.visual_sinks and answer.picture is not None:
+            names = [answer.picture.name(i).removeprefix("image, ") for i in answer.visual_sinks]
+            others = f" and {len(names) - PLACES} more" if len(names) > PLACES else ""
+            yield Text(
+                f"Sinks in the image, which receive attention for every question: {'; '.join(names[:PLACES])}{others}",
+                style="dim",
+            )
 
     def _name(self, unit: int) -> str:
-        """The text of a unit in one line; of a token, its characters, where tokenizers write signs for some of them."""
+        """Return the text of a unit in one line. For a token, return its characters, not the tokenizer's spelling."""
         start, end = self.units.ranges[unit]
         if self.unit == "token" and end > start:
             text = self.answer.prompt.text[start:end]
@@ -167,11 +204,11 @@ class AnswerSheet:
     def _facts(self, screen: Screen) -> Iterator[str]:
         answer, count = self.answer, len(self.answer.ids)
         each = float(np.exp(answer.log_probabilities.mean()))
-        likely = f"probability {answer.probability:.3g}" + (f", {each:.2f} a token" if count > 1 else "")
+        likely = f"probability {answer.probability:.3g}" + (f", {each:.2f} per token" if count > 1 else "")
         yield (
             f"The model wrote this answer: {likely}."
             if answer.written
-            else (f"This answer was given, and not written by the model here: {likely}.")
+            else (f"This answer was given, not written by the model: {likely}.")
         )
         sums = self.tokens.provenance["evidence"]
         first = sums.get("first_token")
@@ -184,30 +221,31 @@ class AnswerSheet:
         yield f"Log-odds {sums['log_odds']:.1f}: {', '.join(addends)}."
         unshaded = self._unshaded()
         if unshaded:
-            yield f"Not shaded, of all that speaks for it: {', '.join(unshaded)}."
+            yield f"Not shaded: {', '.join(unshaded)} of the support for the answer."
 
     def _unshaded(self) -> list[str]:
-        """The share of the first token and of marks, which readers did not write, in all that speaks for the answer."""
+        """Return the shares of the first token and of marks, which users did not write, in the support for the answer."""
         rows = self.answer.matrix(signed=True).values[0][list(self.chosen), : len(self.answer.prompt)]
-        counted = shares(shares(rows).sum(0))
+        support = np.maximum(rows, 0).sum(0)  # as in the notes on reliability
+        counted = support / (support.sum() or 1.0)
         sink = "first_token" in self.tokens.provenance["evidence"]
         marks = self._marks.copy()
         marks[:1] &= not sink
         return [
-            *([f"the first token {counted[0]:.0%}"] if sink else []),
-            *([f"special tokens and chat marks {counted[marks].sum():.0%}"] if marks.any() else []),
+            *([f"the first token has {percent(counted[0])}"] if sink else []),
+            *([f"special tokens and chat marks have {percent(counted[marks].sum())}"] if marks.any() else []),
         ]
 
     @property
     def _marks(self) -> NDArray[np.bool_]:
-        """Tokens that the chat template or the tokenizer wrote."""
+        """Whether each token was added by the chat template or the tokenizer."""
         prompt = self.answer.prompt
         marks: NDArray[np.bool_] = np.logical_or(prompt.template, prompt.special)
         return marks
 
 
 def _kept(row: FloatArray, groups: Sequence[Sequence[int]], values: FloatArray) -> list[bool]:
-    """Which tokens of a prompt are shown: all, or those around the strongest units."""
+    """Return which prompt tokens to show: all, or those around the strongest units."""
     if len(row) <= WHOLE:
         return [True] * len(row)
     keep = np.zeros(len(row), bool)
@@ -234,7 +272,7 @@ def _gap(count: int, screen: Screen) -> str:
 
 
 def _append(line: Text, text: str, style: Style | None, screen: Screen) -> None:
-    """Add running text: white space stays plain, and of several empty lines one is left."""
+    """Append running text. White space stays unstyled, and several empty lines become one."""
     for part in re.split(r"(\s+)", text):
         if part.isspace():
             line.append("\n" * min(part.count("\n"), 2) or " ")

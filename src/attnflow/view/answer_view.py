@@ -1,4 +1,4 @@
-"""How an Answer shows itself: in a terminal or a notebook, as a file of numbers, as a page."""
+"""The views of an `Answer`: terminal, notebook, data files and page."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from attnflow.view.page import framed
 VERSION = 1
 
 UNIT = "sentence"
-"""The unit of what shows itself without being told how."""
+"""The default unit."""
 
 NOTEBOOK = 3.0
-"""Seconds that fading may take in a notebook, where nobody asked for a page."""
+"""Time limit for fading in a notebook, which shows a page without being asked."""
 
 
 @dataclass(frozen=True)
 class AnswerView:
-    """The one thing of the view that an answer knows; arguments are those of its own methods. method: of units."""
+    """The interface between `Answer` and the views. Arguments are those of the answer's methods; method ranks units."""
 
     answer: Answer
     method: str | None = None
@@ -71,8 +71,8 @@ class AnswerView:
     def _html(self, unit: str, verify: int, span: Span | None) -> str:
         if self.method not in (None, METHOD):
             raise InputError(
-                f"method={self.method!r}: a page has the recommended method of each unit, or {METHOD!r} for all; other "
-                "methods go with the terminal and with .json, .csv and .parquet"
+                f"method={self.method!r}: a page shows the recommended method of each unit, or {METHOD!r} for all; use the "
+                "terminal, .json, .csv or .parquet for other methods"
             )
         return html_of(self.answer, unit, verify, span, self.method)
 
@@ -123,8 +123,10 @@ class AnswerView:
         }
 
     def _units(self, unit: str, verify: int, span: Span | None, shares: TokenAttention) -> list[dict[str, Any]]:
-        """The units of the prompt: where they stand, share and signed part of the log-odds; where some were left out, also
-        the fall of the answer's log-probability, and whether it is verified or estimated."""
+        """Return the units of the prompt with their position, share and signed part of the log-odds.
+
+        If some were left out, add the fall of the answer's log-probability, and whether it is verified or estimated.
+        """
         units, parts = self.answer.prompt.units(unit), self.answer.sources(span, unit, signed=True)
         falls = self._sources(span, unit, verify) if verify else None
         entries: list[dict[str, Any]] = [
@@ -145,7 +147,7 @@ class AnswerView:
         write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
     def _chosen(self, span: Span | None) -> list[int]:
-        """The answer tokens that are explained."""
+        """Return the answer tokens to explain."""
         answer = self.answer
         return list(range(len(answer.ids))) if span is None else find_span(answer.text, span, answer.labels.offsets)
 
@@ -163,10 +165,10 @@ class AnswerView:
 
 
 def matrix_of(matrix: TokenAttention) -> dict[str, Any]:
-    """The signed parts of each answer token, over tokens of the prompt and then of the answer.
+    """Return the signed parts of each answer token, over the tokens of the prompt and then of the answer.
 
-    values: a row for each answer token. Where they would be more than `EXACT` numbers, strongest: for each row the tokens
-    with the largest parts by size, those parts, and the sums of what is left out for the answer and against it.
+    ``values`` has a row for each answer token. If there are more than `EXACT` numbers, ``strongest`` has for each row the
+    tokens with the largest absolute values, these values, and the positive and negative sums of the others.
     """
     values = matrix.values[0]
     if values.size <= EXACT:

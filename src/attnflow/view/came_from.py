@@ -1,4 +1,4 @@
-"""The picture of where an answer came from, for a page: the strongest ways from tokens up to it, over tokens and words."""
+"""The strongest paths from tokens or words up to an answer, for the picture on a page."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from attnflow.edges.weights import answer_rows, evidence_graph, signed_edges
 from attnflow.origin import strongest_ways
 from attnflow.result import TokenAttention
 from attnflow.source_methods import METHOD
+from attnflow.trace_results import Chosen
 
 if TYPE_CHECKING:
     from attnflow.trace import Trace
 
 LONGEST = 640
-"""Of longer texts the strongest positions alone are looked at: so many of them."""
+"""Maximum number of positions; of longer texts, the strongest are used."""
 
 READING = 1e-2
-"""Of the position that the answer is read from most: what others have to carry at the highest layer to be read too."""
+"""Positions that carry at least this fraction of the largest at the highest layer count as read by the answer."""
 
 
 def of_answer(answered: Trace, sources: TokenAttention, groups: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `strongest_ways` gives for each unit, as JSON; None where the layers of a model differ in their positions.
+    """Return the result of `strongest_ways` for each unit as JSON; None if the layers differ in their positions.
 
-    answered: with answer edges. sources: its own. groups: for each unit the positions of each of its tokens, or None.
+    answered: a trace with answer edges. sources: its sources.
+    groups: for each unit, the positions of each of its tokens, or None.
     """
     seen = answered.inside
     if seen is None or answered.patches is not None or len({s.weights.shape for s in answered.steps}) > 1:
@@ -42,39 +44,40 @@ def of_answer(answered: Trace, sources: TokenAttention, groups: Mapping[str, Any
         graphs = _reads(to_numpy(signed_edges(answered)[:, place])[:, kept], int(np.searchsorted(kept, place)))
     else:
         kept, every = np.unique(strongest), to_numpy(evidence_graph(answered))
-        reading = every[-1].sum(1)  # by the positions that the answer is read from, and remnants of rounding elsewhere
+        reading = every[-1].sum(1)  # rounding leaves small values at positions that the answer does not read
         top = np.flatnonzero(reading > READING * reading.max()).tolist() if place is None else [place]
         kept = np.unique([*kept, *top])
         graphs = every[:, kept[:, None], kept]
     return {unit: _unit(graphs, shares, kept, top, of) for unit, of in groups.items()}
 
 
-def of_rollout(trace: Trace, query: int, residual: float, groups: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same for a model without an answer: the ways that rollout takes down from a position at the highest layer."""
+def of_rollout(trace: Trace, chosen: Chosen, residual: float, groups: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the same for a model without an answer: the paths of rollout from a position at the highest layer, or from
+    those that form a sentence embedding."""
     n = len(trace.tokens)
     if trace.patches is not None or n > LONGEST or any(tuple(s.weights.shape) != (n, n) for s in trace.steps):
         return None
     mass = np.zeros(n)
-    mass[query] = 1
+    mass[chosen.rows] = 1 if chosen.row is None else chosen.row.weights
     graphs = []
     for step in reversed(trace.steps):
         graphs.append(mass[:, None] * to_numpy(step.graph(residual)).astype(np.float64))
         mass = graphs[-1].sum(0)
     apart = np.array(trace.special, bool)
-    apart[[query, *([0] if causal(trace) else [])]] = True
+    apart[[*(chosen.rows if chosen.row is None else ()), *([0] if causal(trace) else [])]] = True
     shares = np.where(apart & ~apart.all(), 0, mass)
-    return {unit: _unit(np.stack(graphs[::-1]), shares, np.arange(n), [query], of) for unit, of in groups.items()}
+    return {unit: _unit(np.stack(graphs[::-1]), shares, np.arange(n), chosen.rows, of) for unit, of in groups.items()}
 
 
 def causal(trace: Trace) -> bool:
-    """Whether no position attends to a later one."""
+    """Return whether no position attends to a later one."""
     if trace.parts or len(trace.tokens) < 2 or len({s.weights.shape for s in trace.steps}) > 1:
         return False
     return all(float(s.weights.triu(1).abs().max()) == 0 for s in trace.steps)
 
 
 def _reads(parts: FloatArray, place: int) -> FloatArray:
-    """What one position reads at each layer [layer, key], as a graph: until then, what it reads stays where it is."""
+    """Return a graph of what one position reads at each layer [layer, key]. Below that layer, values stay in place."""
     reads = parts.clip(min=0)
     reads[:, place] = 0
     later = reads[::-1].cumsum(0)[::-1] - reads
@@ -93,7 +96,10 @@ def _unit(
     top: Sequence[int],
     groups: Sequence[Sequence[int]] | None,
 ) -> dict[str, Any]:
-    """groups: the positions of each token of the unit; None for the positions themselves."""
+    """Return the strongest paths over one unit.
+
+    groups: the positions of each token of the unit; None if every position is one.
+    """
     of = np.arange(len(shares)) if groups is None else _numbers(groups, len(shares))
     numbers, inverse = np.unique(of[kept], return_inverse=True)
     merging = np.zeros((len(numbers), len(kept)))
@@ -120,7 +126,7 @@ def _numbers(groups: Sequence[Sequence[int]], size: int) -> NDArray[np.int_]:
 
 
 def first_shares(answered: Trace, sources: TokenAttention, groups: Mapping[str, Any]) -> dict[str, dict[int, float]]:
-    """The share of a first token that is left out of the sources of an answer, by unit and token; else nothing."""
+    """Return the share of a first token that is left out of the sources of an answer, by unit and token."""
     seen = answered.inside
     if seen is None or not seen.causal or sources.method != METHOD or len(answered.tokens) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""The colour ramp of the terminal and of images, and a map of patches laid over its image."""
+"""The colour ramp for the terminal and images, and overlays of patches on an image."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from attnflow._arrays import FloatArray
-from attnflow.errors import InputError
+from attnflow.errors import InputError, a_type
 
-# cividis: even steps of lightness, and the same picture with and without colour-blindness
+# cividis: perceptually uniform, and readable with colour blindness
 RAMP = np.array(
     [
         (0, 32, 77), (0, 51, 111), (57, 72, 107), (87, 92, 109), (112, 113, 115),
@@ -20,7 +20,7 @@ RAMP = np.array(
 
 
 def shares(x: FloatArray) -> FloatArray:
-    """Scale values from 0 at the lowest to 1 at the highest; all are 0 where all are equal. NaN stays.
+    """Scale values from 0 at the lowest to 1 at the highest. Equal values all become 0; NaN stays NaN.
 
     >>> shares(np.array([2.0, 3.0, 4.0])).tolist()
     [0.0, 0.5, 1.0]
@@ -32,7 +32,7 @@ def shares(x: FloatArray) -> FloatArray:
 
 
 def signed_shares(x: FloatArray) -> FloatArray:
-    """Scale values by the largest size, with their signs, where some are below 0; otherwise as `shares` does.
+    """Divide values by the largest absolute value if some are below 0; otherwise scale as `shares` does.
 
     >>> signed_shares(np.array([-2.0, 1.0, 4.0])).tolist()
     [-0.5, 0.25, 1.0]
@@ -44,7 +44,7 @@ def signed_shares(x: FloatArray) -> FloatArray:
 
 
 def colours(x: FloatArray) -> FloatArray:
-    """Colour numbers from 0 to 1: RGB from 0 to 255 on a last axis, along a ramp that colour-blind people read as well.
+    """Map numbers from 0 to 1 to colours of the ramp: RGB from 0 to 255 on a new last axis.
 
     >>> colours(np.array([0.0, 1.0])).tolist()
     [[0.0, 32.0, 77.0], [255.0, 234.0, 70.0]]
@@ -54,32 +54,30 @@ def colours(x: FloatArray) -> FloatArray:
 
 
 def ink(colour: Sequence[float]) -> str:
-    """Return black or white, whichever reads better on a colour of RGB from 0 to 255.
+    """Return black or white, whichever is more readable on an RGB colour from 0 to 255.
 
     >>> ink((255, 234, 70)), ink((0, 32, 77))
     ('#000000', '#ffffff')
     """
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (part / 255 for part in colour)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # where the contrasts (1 + 0.05) / (luminance + 0.05) of white and (luminance + 0.05) / 0.05 of black are equal
+    # the contrasts of white, 1.05 / (luminance + 0.05), and black, (luminance + 0.05) / 0.05, are equal at this luminance
     return "#000000" if luminance > 0.179 else "#ffffff"
 
 
 def _stretch(n: int, size: int) -> FloatArray:
-    """[size, n]: linear interpolation from the centres of n patches to the centres of `size` pixels."""
+    """Return the matrix [size, n] of linear interpolation from n patch centres to `size` pixel centres."""
     at = (np.arange(size) + 0.5) * n / size - 0.5
     return np.stack([np.interp(at, np.arange(n), unit) for unit in np.eye(n)], axis=1)
 
 
 def _pixels(image: Any) -> FloatArray:
-    """[height, width, 3] from 0 to 255."""
-    # a PIL image with a palette would come out as the numbers of its colours
+    """Return the image as [height, width, 3] from 0 to 255."""
+    # a PIL image with a palette would give colour indices
     try:
         pixels = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
     except (TypeError, ValueError):
-        raise InputError(
-            f"the image is a {type(image).__name__} that is no array: expected an array or a PIL image"
-        ) from None
+        raise InputError(f"the image is {a_type(image)} and no array: expected an array or a PIL image") from None
     if pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)) or 0 in pixels.shape:
         raise InputError(
             f"the image has shape {pixels.shape}: expected [height, width] or [height, width, 3], or a PIL image"
@@ -88,14 +86,14 @@ def _pixels(image: Any) -> FloatArray:
         pixels = pixels * 255.0
     elif pixels.dtype != np.uint8:
         span = f" from {pixels.min():.4g} to {pixels.max():.4g}" if pixels.dtype.kind in "iuf" else ""
-        raise InputError(f"the image holds {pixels.dtype}{span}: expected uint8, or floats from 0 to 1")
+        raise InputError(f"the image contains {pixels.dtype}{span}: expected uint8, or floats from 0 to 1")
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[:, :, None], 3, axis=2)
     return pixels.astype(np.float64)
 
 
 def laid_over(image: Any, patches: FloatArray, alpha: float) -> FloatArray:
-    """uint8 [height, width, 3]: the patches, smoothly enlarged and coloured, over the image."""
+    """Return the image with the patches, enlarged and coloured, on top: uint8 [height, width, 3]."""
     pixels = _pixels(image)
     height, width = pixels.shape[:2]
     # [height, row] @ [row, column] @ [column, width]

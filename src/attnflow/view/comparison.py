@@ -1,4 +1,4 @@
-"""One text by answer edges, raw attention, rollout, flow, gradient and blank-out side by side, and how much they agree.
+"""Comparison of answer edges, raw attention, rollout, flow, gradient and blank-out on one text, and their agreement.
 
 compare(af.load(), "the key to the cabinets").save("comparison.pdf")
 """
@@ -38,26 +38,27 @@ if TYPE_CHECKING:
     from attnflow.trace import Trace
 
 FORMAT = "attnflow.Comparison"
-VERSION = 4  # 1 called patches grid; 2 had no answer edges; 3 had answer_rows of every model, and signs of nothing
+VERSION = 4  # 1 called patches grid; 2 had no answer edges; 3 had answer_rows for every model, without signs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """What each input is to one query at one layer, and to the model's answer: ``values[method, input]``, NaN for what was
-    not computed.
+    """A comparison of methods on one text, for one query at one layer and for the model's answer.
 
-    methods: what the answer rests on by answer edges (`Trace.sources`: answer_inputs of a class or a masked token, where
-        what is below zero speaks against the answer, or answer_rows of the next token); raw, rollout and flow; then the
-        importances there are, which count by their size. Over words, answer edges and importance are the sum over their
-        subwords; both are about the model's answer, whatever query and layer are.
-    correlations: Spearman's of the sizes, ``[method, method]``; NaN where a row ranks nothing.
-    layer: counted from 0; query: the position among the queries; place: where it stands among the inputs, None where it
-        does not.
-    tokens, special, parts, patches, text: the inputs, as in `TokenAttention`; words where provenance says so.
-    prediction: what the model said; None where it answers nothing.
-    missing: for answer edges and each importance, if there is none, why.
-    sentences: of a long text with blank-out, each sentence and what the answer loses without it; None where there was no
-        time to look.
+    methods: answer edges (`Trace.sources`: answer_inputs for a class or a masked token, where values below zero count
+        against the answer, or answer_rows for the next token); raw, rollout and flow; then the computed importances, as
+        absolute values. Answer edges and importance are about the model's answer and do not depend on query and layer. For
+        words, they are summed over subwords.
+    values: ``[method, input]``; NaN if not computed.
+    correlations: Spearman's rank correlations of the absolute values, ``[method, method]``; NaN if undefined.
+    layer: counted from 0.
+    query: the position among the queries.
+    place: its position among the inputs, or None.
+    tokens, special, parts, patches, text: the inputs, as in `TokenAttention`; words if provenance says so.
+    prediction: the model's prediction; None if it has none.
+    missing: why answer edges or an importance are missing, by name.
+    sentences: for a long text with blank-out, each sentence and how much the answer loses without it; None if there was
+        no time to compute it.
     """
 
     methods: tuple[str, ...]
@@ -85,12 +86,12 @@ class Comparison:
         return render(self)
 
     def row(self, method: str) -> FloatArray:
-        """The values of the inputs by one method."""
+        """Return the values of the inputs by one method."""
         row: FloatArray = self.values[self._number(method)]
         return row
 
     def correlation(self, first: str, second: str) -> float:
-        """Spearman's rank correlation of two methods over these inputs; NaN where there is none."""
+        """Return Spearman's rank correlation of two methods over the inputs; NaN if it is undefined."""
         return float(self.correlations[self._number(first), self._number(second)])
 
     @property
@@ -104,57 +105,56 @@ class Comparison:
 
     @property
     def leading(self) -> str:
-        """The method whose highest inputs are listed where not all can be: answer edges, or the measure."""
+        """The method that selects which inputs a long table lists: answer edges, or the measure."""
         return self.methods[0] if self.methods[0] in ANSWER_WAYS else self.measure or self.methods[-1]
 
     @property
     def against(self) -> str | None:
-        """What inputs below zero do to the answer; None where there are none."""
+        """What values below zero mean for the answer; None if there are none."""
         if float(np.nanmin(self.values)) >= 0:
             return None
         about: Mapping[str, Any] = self.provenance.get("importance", {}).get(self.methods[0], {}).get("answer") or {}
         name = repr(about["name"]) if about.get("name") else "the answer"
-        return f"lower {name}" if about.get("kind") == "score" else f"speak against {name}"
+        return f"lower {name}" if about.get("kind") == "score" else f"count against {name}"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of the numbers, in sentences."""
+        """Notes about the numbers, as sentences."""
         reasons = [f"no {names}: {why}" for names, why in by_reason(self.missing)]
         return (*self.reliability, *reasons, *([] if self.summed is None else [self.summed]))
 
     @property
     def reliability(self) -> tuple[str, ...]:
-        """Why some of the rows must not be read as they stand, as `TokenAttention.reliability` of each tells it."""
+        """Why some rows are not reliable: the notes of `TokenAttention.reliability` for each row."""
         return tuple(self.provenance.get("reliability", ()))
 
     @property
     def summed(self) -> str | None:
-        """How importance was merged into words: attention is merged in the graph, and importance has none."""
+        """How importance was merged into words. Attention is merged in the graph instead."""
         if self.provenance.get("unit") != "word" or not self.importances:
             return None
         names = " and ".join(", ".join(self.importances).rsplit(", ", 1))
         return (
-            f"{names} of a word: the sum over its subwords; attention adds up too, so that long words rank high in all of "
-            "them"
+            f"{names} of a word are sums over its subwords; attention adds up too, so long words rank high everywhere"
         )
 
     @property
     def sections(self) -> tuple[tuple[str, range], ...]:
-        """The inputs of each part of an encoder-decoder's text, source and target; otherwise all, under no name."""
+        """The inputs of each part of an encoder-decoder's text, source and target; otherwise one unnamed section."""
         starts = [i for i in range(len(self.tokens)) if i == 0 or (self.parts and self.parts[i] != self.parts[i - 1])]
         ends = [*starts[1:], len(self.tokens)]
         return tuple((self.parts[a] if self.parts else "", range(a, b)) for a, b in zip(starts, ends, strict=True))
 
     def show(self, sort: str | None = None, *, file: IO[str] | None = None) -> None:
-        """Print it in the terminal, or into a file; sort as in `render`."""
+        """Print the comparison in the terminal or to a file. sort: as in `render`."""
         Console(file=file).print(render(self, sort))
 
     def plot(self, width: float | None = None) -> Figure:
-        """A matplotlib figure: a line of shaded tokens for each method; see `comparison_figure.shaded_lines`."""
+        """Return a matplotlib figure with a line of shaded tokens per method (see `comparison_figure.shaded_lines`)."""
         return shaded_lines(self, width=width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as a .json file stores it; an undefined correlation and a value that was not computed are None."""
+        """Return the contents of a .json file. Undefined correlations and values that were not computed are None."""
         answer = self.prediction
         known, values = (
             [[None if np.isnan(x) else x for x in row] for row in table.tolist()]
@@ -185,9 +185,9 @@ class Comparison:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a file, whole or not at all: .svg, .pdf and .png are `plot`, .json is everything, .csv the values.
+        """Save as .svg, .pdf or .png (the figure of `plot`), .json (everything) or .csv (the values). Writes are atomic.
 
-        .csv has one row an input and one column a method, with layers counted from 1; an empty cell was not computed.
+        .csv has one row per input and one column per method. Layers are counted from 1; empty cells were not computed.
         """
         path = Path(path)
         of_extension(WRITERS, path)(self, path)
@@ -215,21 +215,21 @@ def compare(
     trace: Trace | None = None,
     progress: Report = lambda stage, done, total: None,
 ) -> Comparison:
-    """Compare what the answer takes from each token with raw attention, rollout and flow of one query at one layer, and
-    with the importance of each token.
+    """Compare answer edges, raw attention, rollout, flow and the importance of each token, for one query at one layer.
 
     text, target, truncate: as in `Model.trace`.
-    query: its position or token; by default the position that answers ([MASK], [CLS], the last token of a decoder).
-    layer: one, counted from 0; negative ones count from the last.
-    words: words instead of subwords; special: whether special tokens are among the inputs.
-    residual, sinks: of rollout and flow, and of raw attention, as in `Trace.rollout`.
-    importance: "none"; "fast", the default: gradient, and blank-out within 20 seconds, of what answer edges rank highest
-        where there is no time for all tokens; a number: the same within so many seconds; "full": both, of every token. Or
-        some of gradient, blank-out, integrated-gradients, shapley, or a dict from these to their options. A model that
-        answers nothing has none. `missing` says what there is not, and why.
-    of: what importance is of, where its own options do not say it, as in `Model.gradient`.
-    trace: of the same text, where there is one already.
-    progress: called with a stage, how much of it is done and how much there is.
+    query: its position or token; by default, the position that answers ([MASK], [CLS], the last token of a decoder).
+    layer: one layer, counted from 0; negative numbers count from the last.
+    words: whether to merge subwords into words.
+    special: whether to include special tokens.
+    residual, sinks: as in `Trace.rollout`.
+    importance: "none"; "fast" (the default): gradient, and blank-out for up to 20 seconds, starting with the tokens that
+        answer edges rank highest; a number of seconds: the same with this limit; "full": both for every token. Or a list of
+        gradient, blank-out, integrated-gradients and shapley, or a dict from these to their options. Models without an
+        answer have no importance. `missing` says what is missing, and why.
+    of: what importance measures, unless its options say so, as in `Model.gradient`.
+    trace: an existing trace of the same text.
+    progress: called with a stage, the number of finished steps and the total.
 
     >>> import attnflow as af
     >>> by_all = compare(af.load(), "the key to the cabinets", special=False)
@@ -250,12 +250,13 @@ def compare(
         if worth.importances
         else trace.default_query or 0
     )
+    pooled = query is None and not worth.importances and trace.pooled is not None
     if words:
         whole, trace = trace, trace.words()
         groups = trace.word_groups or groups
         word_of = {position: number for number, group in enumerate(groups) for position in group}
         position = word_of[position + whole.first_query] - trace.first_query
-    query = position if query is None else query
+    query = position if query is None and not pooled else query
     progress("flow", 0, 1)
     results = {
         "raw": trace.raw(query, layer, sinks),
@@ -270,11 +271,11 @@ def compare(
     first = results["rollout"]
     keep = [i for i in range(len(first.tokens)) if special or not first.special[i]]
     if not keep:
-        raise InputError(f"all {len(first.tokens)} inputs are special tokens: expected at least one that is not")
+        raise InputError(f"all {len(first.tokens)} inputs are special tokens: expected at least one other token")
     values = np.stack([rows[name] for name in methods]).astype(np.float64)[:, keep]
     values.flags.writeable = False
     stands = first.queries[0] + trace.first_query
-    own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token of its own
+    own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token
     notes = [note for result in (*worth.importances.values(), *results.values()) for note in result.reliability]
     origins = {name: _origin(result) for name, result in worth.importances.items()}
     return Comparison(
@@ -303,7 +304,7 @@ def compare(
 
 
 def _correlations(values: NDArray[np.float64]) -> FloatArray:
-    """Of every pair of rows, over the inputs that have both values."""
+    """Return the rank correlation of every pair of rows, over the inputs that have both values."""
     if np.isfinite(values).all():
         return rank_correlations(values, values)
     table = np.full((len(values), len(values)), np.nan)
@@ -321,17 +322,15 @@ def _pairs(sentences: TokenAttention) -> tuple[tuple[str, float | None], ...]:
 
 def _check_one(query: Any, layer: Any) -> None:
     if query is not None and (isinstance(query, bool) or not isinstance(query, int | np.integer | str)):
-        raise InputError(f"query={query!r}: a comparison is of one query; expected its position or token")
+        raise InputError(f"query={query!r}: a comparison has one query; expected its position or token")
     if query == "all":
-        raise InputError("query 'all': a comparison is of one query; expected its position or token")
+        raise InputError("query 'all': a comparison has one query; expected its position or token")
     if isinstance(layer, bool) or not isinstance(layer, int | np.integer):
-        raise InputError(
-            f"layer={layer!r}: a comparison is of one layer; expected one int, such as -1 for the last one"
-        )
+        raise InputError(f"layer={layer!r}: a comparison has one layer; expected an int, such as -1 for the last")
 
 
 def _origin(result: TokenAttention) -> dict[str, Any]:
-    """The settings of an importance."""
+    """Return the settings of an importance."""
     names = ("answer", "by", "signed", "reduce", "of", "steps", "samples", "seed", "computed")
     return {name: result.provenance[name] for name in names if name in result.provenance}
 

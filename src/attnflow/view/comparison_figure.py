@@ -1,4 +1,4 @@
-"""A comparison for print: the sentence once for each method, its tokens shaded."""
+"""A figure of a comparison: the sentence once per method, with shaded tokens."""
 
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ if TYPE_CHECKING:
 
     from attnflow.view.comparison import Comparison
 
-MOST = 1000  # tokens: more than that is a book, not a figure
-BLOCKS = 6  # more of them in one column would be higher than two thirds of a page
+MOST = 1000  # tokens in a figure
+BLOCKS = 6  # more in one column would fill over two thirds of a page
 NARROWEST = 2.0  # inches
-LINE = 0.152  # from one line to the next
+LINE = 0.152  # height of a line
 BOX = 0.136
 PAD = 0.028  # between a word and the edge of its box
 BETWEEN = 0.018  # boxes
 APART = 0.09  # blocks of lines
 SMALL_LINE = 0.115
-STEPS = 12  # of the scale
+STEPS = 12  # of the colour scale
 MARGIN = 0.03
-QUIET = "#6b6b6b"  # the faint grey of other figures is for single marks: sentences of this size need more contrast
+QUIET = "#6b6b6b"  # small text needs more contrast than the faint grey of other figures
 
 
 def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figure:
-    """One line of tokens for each method, shaded from its lowest value to its highest, in blocks where the text is long.
-    Where a method has values below 0, its shades go by size, and those below are orange.
+    """Draw one line of tokens per method, shaded from its lowest value to its highest. Long texts are split into blocks.
 
-    Beside each line stands its rank correlation with blank-out; the query's token is framed.
+    If a method has values below 0, shades show the absolute value, and values below 0 are orange. Next to each line is its
+    rank correlation with blank-out. The query's token is framed.
 
-    width: in inches; by default a column of a paper (3.25), and the page (6.9) where that would be more than six blocks.
+    width: in inches; by default, a column of a paper (3.25), or a page (6.9) if the column would need more than six blocks.
     """
     if comparison.patches is not None:
         raise InputError(
-            f"plot() of an image of {comparison.patches[0]} × {comparison.patches[1]} patches: expected text; overlay() of "
-            "each result lays them over the image"
+            f"plot() of an image of {comparison.patches[0]} × {comparison.patches[1]} patches: expected text; use "
+            "overlay() of each result to draw them on the image"
         )
     if len(comparison.tokens) > MOST:
         raise InputError(
-            f"plot() of {len(comparison.tokens):,} tokens: expected at most {MOST:,}; save() to .csv or .json takes "
-            "any number"
+            f"plot() of {len(comparison.tokens):,} tokens: expected at most {MOST:,}; save longer texts as .csv or .json"
         )
     if width is not None and (
         isinstance(width, bool) or not isinstance(width, int | float) or not NARROWEST <= width <= 4 * sheet.PAGE
@@ -87,7 +86,7 @@ def _draw(
     blues: Any = colormaps["Blues"]
     oranges: Any = colormaps["Oranges"]
     taken = max(sum(wide[i] + BETWEEN for i in block) for block in blocks)
-    edge = left + min(taken, room) + right  # a short sentence has its correlations beside it
+    edge = left + min(taken, room) + right  # correlations stay next to a short sentence
     foot = _foot(comparison, max(edge, sheet.COLUMN - 2 * MARGIN))
     whole = max(edge, max(sheet.room([line], sheet.SMALL) for line in foot), _scale_width())
     over, under = 0.16, 0.15 + SMALL_LINE * len(foot)
@@ -109,7 +108,7 @@ def _draw(
             _words(at, left, y + 0.03, sheet.label(begins[block[0]]), color=QUIET, style="italic")
         for method, name in enumerate(comparison.methods):
             y -= LINE
-            # baselines of one line agree, whatever letters the words have
+            # all words of a line share a baseline
             base = y + 0.046
             at.text(0, base, name, va="baseline")
             if number == 0 and comparison.measure not in (None, name):
@@ -155,7 +154,7 @@ def _heading(comparison: Comparison) -> str:
 
 
 def _foot(comparison: Comparison, width: float) -> list[str]:
-    """What the shades and ρ mean, in lines of the given width."""
+    """Return the explanation of shades and ρ, in lines of the given width."""
     pieces = []
     for number, (name, row) in enumerate(zip(comparison.methods, comparison.values, strict=True)):
         low, high = numbers_of(np.array([np.nanmin(row), np.nanmax(row)]))
@@ -169,7 +168,7 @@ def _foot(comparison: Comparison, width: float) -> list[str]:
     if comparison.summed is not None:
         pieces += f"{comparison.summed[0].upper()}{comparison.summed[1:]}.".split(" ")
     lines = [""]
-    for piece in pieces:  # a name stays with its numbers
+    for piece in pieces:  # keep a name with its numbers
         longer = f"{lines[-1]} {piece}".strip()
         if sheet.room([longer], sheet.SMALL) <= width:
             lines[-1] = longer

@@ -1,4 +1,4 @@
-"""A comparison in the terminal: the tokens shaded by each method, a table of the numbers, and the rank correlations."""
+"""A comparison in the terminal: shaded tokens for each method, a table of values, and rank correlations."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from attnflow.view.colour import signed_shares
 if TYPE_CHECKING:
     from attnflow.view.comparison import Comparison
 
-SENTENCES = 5  # the most that are listed
-SENTENCE = terminal.SENTENCE // 2  # tokens: they are printed once for every method
+SENTENCES = 5  # in the list
+SENTENCE = terminal.SENTENCE // 2  # tokens, printed once per method
 
 
 def render(comparison: Comparison, sort: str | None = None, width: int | None = None) -> terminal.Printed:
-    """Lay a comparison out for rich. Shades go from the lowest value of a method to its highest; where a method has values
-    below 0, from 0 to the largest size, and what is below is underlined, or of other signs where there are no colours.
+    """Lay out a comparison for rich.
 
-    Of more than 60 inputs the table has the 20 highest.
+    Shades range from the lowest value of a method to the highest. If a method has values below 0, they range from 0 to the
+    largest absolute value, and values below 0 are underlined, or marked by arrows without colours. With more than 60
+    inputs, the table lists the 20 highest.
 
-    sort: a method, whose highest are at the top; otherwise the table is in the order of the text.
-    width: the columns to use at most; all that the terminal has, if not given.
+    sort: a method to sort the table by, highest first; by default, the order of the text.
+    width: maximum number of columns; by default, those of the terminal.
     """
     if sort is not None and sort not in comparison.methods:
         raise InputError(f"sort {sort!r}: expected one of {', '.join(comparison.methods)}")
@@ -57,7 +58,7 @@ def _lines(comparison: Comparison, sort: str | None, screen: terminal.Screen) ->
 
 
 def _sentences(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
-    """The tokens once for each method; without colours once, with shades below for each method."""
+    """Yield the tokens once per method; without colours, once, with a line of shades per method below."""
     front = max(map(len, comparison.methods)) + 2
     room = max(screen.width - front, 1)
     tokens = [screen.shown(token) for token in comparison.tokens[:SENTENCE]]
@@ -83,7 +84,7 @@ def _block(
     front: int,
     screen: terminal.Screen,
 ) -> Iterator[Text]:
-    """One line of tokens, by all methods."""
+    """Yield one line of tokens for all methods."""
     if not screen.coloured:
         yield _cropped(Text(" " * front + " ".join(tokens[i] for i in which)))
     for name, of in zip(methods, shade, strict=True):
@@ -108,7 +109,7 @@ def _below(screen: terminal.Screen) -> str:
 
 
 def _maps(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
-    """The patches of an image, once for each method."""
+    """Yield the patches of an image, once per method."""
     rows, columns = comparison.patches or (0, 0)
     for name, row in zip(comparison.methods, comparison.values, strict=True):
         yield Text(name)
@@ -133,11 +134,11 @@ def _table(comparison: Comparison, sort: str | None, screen: terminal.Screen) ->
             line.append(f"  {columns[number][at]:>{cells}}", "bold" if i in bold[number] else faint)
         yield _cropped(line)
     if limit < n:
-        yield Text(f"{n - limit:,} of {n:,} inputs are left out: these are the {limit} highest by {by}")
+        yield Text(f"{n - limit:,} of {n:,} inputs are not shown; these are the {limit} highest by {by}")
 
 
 def _agreement(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
-    """The rank correlations of all pairs, each once."""
+    """Yield the rank correlations of all pairs, each once."""
     front = max(map(len, [*comparison.methods[:-1], "rank correlation"]))
     front = min(front, max(screen.width // 3, 1))
     wide = _column_cells(comparison.methods[1:], [5] * (len(comparison.methods) - 1), screen.width - front)
@@ -151,15 +152,15 @@ def _agreement(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text
 
 
 def _left_out(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
-    """The sentences that the answer loses most without."""
+    """Yield the sentences whose removal changes the answer most."""
     known = [(text, value) for text, value in comparison.sentences if value is not None]
     if not known:
         return
     known.sort(key=lambda one: -abs(one[1]))
     numbers = terminal.numbers_of(np.array([value for _, value in known[:SENTENCES]]))
     yield Text()
-    looked = "" if len(known) == len(comparison.sentences) else f" ({len(known)} were looked at)"
-    yield Text(f"what the answer loses without a sentence, of {len(comparison.sentences)}{looked}", style="bold")
+    looked = "" if len(known) == len(comparison.sentences) else f" ({len(known)} measured)"
+    yield Text(f"how much the answer loses without a sentence, of {len(comparison.sentences)}{looked}", style="bold")
     wide = max(map(len, numbers))
     for number, (text, _) in zip(numbers, known, strict=False):
         yield _cropped(
@@ -168,7 +169,7 @@ def _left_out(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]
 
 
 def _head(front: str, names: Sequence[str], wide: Sequence[int], screen: terminal.Screen) -> Text:
-    """The first line of a table. wide: the cells of each column."""
+    """Return the first line of a table. wide: the width of each column."""
     columns = [
         f"  {screen.fitted(name, min(cells, len(name))):>{cells}}" for name, cells in zip(names, wide, strict=True)
     ]
@@ -176,7 +177,7 @@ def _head(front: str, names: Sequence[str], wide: Sequence[int], screen: termina
 
 
 def _column_cells(names: Sequence[str], numbers: Sequence[int], room: int) -> list[int]:
-    """The width of each column. Where names and numbers need more room, the longest names are cut, numbers never."""
+    """Return the width of each column. If space is short, cut the longest names, never numbers."""
     wide = [max(len(name), cells) for name, cells in zip(names, numbers, strict=True)]
     while sum(wide) + 2 * len(wide) > room:
         spare = [w - cells for w, cells in zip(wide, numbers, strict=True)]

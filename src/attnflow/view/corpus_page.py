@@ -1,7 +1,6 @@
-"""The page of a corpus: which words receive attention, in all texts and in groups of them, how far the methods agree and
-where they do not.
+"""The page of a corpus: which words receive attention, in all texts and in groups, and where methods agree or disagree.
 
-Each text that it shows has its own interactive page beside it.
+Each text on it has its own interactive page.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 
 REPORT = "_report"
 BLANKED = 128
-"""Tokens up to which a text's page has blank-out, which costs a pass of the model for each."""
+"""Longest text, in tokens, whose page has blank-out, which needs a forward pass per token."""
 
 LONGEST = 512
-"""Longer texts get no page of their own: its matrices and flows would take minutes and many megabytes."""
+"""Longest text with its own page. For longer ones, matrices and flows would take minutes and many megabytes."""
 
 
 def write(
@@ -36,19 +35,22 @@ def write(
     layer: int | None = None,
     texts: int = 20,
     source: str | Path | None = None,
+    allow_pickle: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:
-    """Write the report, index.html, and texts/<row>.html for each text that it shows; return their paths.
+    """Write the report, index.html, and texts/<row>.html for each text on it. Return their paths.
 
-    output: a folder; _report in the corpus's own by default.
-    model: what makes the pages of texts; by default the model that explained the corpus. Where it is gone, the report has
-        no links and says why.
-    layer, texts, source: as in `summarize`. say: takes the sentence on texts without a page.
+    output: a folder; by default, _report in the corpus folder.
+    model: the model for the pages of texts; by default, the one that explained the corpus. If it cannot be loaded, the
+        report has no links and says why.
+    layer, texts, source: as in `summarize`.
+    allow_pickle: as in `attnflow.load`.
+    say: called with a sentence about texts without a page.
     """
     summary = summarize(folder, layer=layer, texts=texts, source=source)
     target = Path(folder) / REPORT if output is None else Path(output)
     make_folder(target)
-    pages, missing = _text_pages(summary, model, target / "texts")
+    pages, missing = _text_pages(summary, model, target / "texts", allow_pickle)
     if missing is not None:
         say(missing)
     page = html_of({**summary, "pages": sorted(pages), "missing": missing})
@@ -58,11 +60,12 @@ def write(
 
 
 def html_of(summary: Mapping[str, Any]) -> str:
-    """The whole file, of what `attnflow.corpus.summary.summarize` gives, with two more entries.
+    """Return the HTML file for a result of `attnflow.corpus.summary.summarize` with two more entries:
 
-    pages: the rows whose texts have a page of their own beside this one, texts/<row>.html.
-    missing: a sentence on those that have none, or None.
-    Whole texts stay out, which may be long: the page shows their tokens. So does the folder of the input: pages are shared.
+    pages: the rows whose texts have their own page, texts/<row>.html.
+    missing: a sentence about texts without a page, or None.
+
+    The page contains tokens but not whole texts, which may be long, nor the folder of the input, because pages are shared.
     """
     texts = {
         row: {name: value for name, value in text.items() if name not in ("text", "pair")}
@@ -73,18 +76,20 @@ def html_of(summary: Mapping[str, Any]) -> str:
     return file_of(f"{summary['folder']} · attnflow", shown, "corpus")
 
 
-def _text_pages(summary: Mapping[str, Any], name: str | None, folder: Path) -> tuple[dict[int, Path], str | None]:
-    """Write the page of each text; return the paths by row, and a sentence on the texts without a page."""
+def _text_pages(
+    summary: Mapping[str, Any], name: str | None, folder: Path, allow_pickle: bool
+) -> tuple[dict[int, Path], str | None]:
+    """Write the page of each text. Return the paths by row, and a sentence about texts without a page."""
     entries = {int(row): text for row, text in summary["disagreement"]["texts"].items()}
     if not entries:
         return {}, None
     if summary["answers"]:
-        return {}, "No text has a page of its own: attnflow answer makes the page of one answer."
+        return {}, "No text has its own page: attnflow answer makes the page of one answer."
     try:
-        model = _model(summary, name)
+        model = _model(summary, name, allow_pickle)
     except InputError as e:
-        hint = "" if name else "; tell the report where the model is"
-        return {}, f"No text has a page of its own: {e}{hint}."
+        hint = "" if name else "; give the report the path of the model"
+        return {}, f"No text has its own page: {e}{hint}."
     make_folder(folder)
     pages: dict[int, Path] = {}
     reasons: list[str] = []
@@ -100,14 +105,14 @@ def _text_pages(summary: Mapping[str, Any], name: str | None, folder: Path) -> t
 
 
 def _remove_others(folder: Path, pages: Mapping[int, Path]) -> None:
-    """Remove the pages of texts that an earlier report showed and this one does not."""
+    """Remove pages of texts that were only in an earlier report."""
     for path in folder.glob("*.html"):
         if re.fullmatch("[0-9]+", path.stem) and path not in pages.values():
             path.unlink(missing_ok=True)
 
 
-def _model(summary: Mapping[str, Any], name: str | None) -> Model:
-    """Load the model that explained the rows, or the one named."""
+def _model(summary: Mapping[str, Any], name: str | None, allow_pickle: bool) -> Model:
+    """Load the named model, or the one that explained the rows."""
     import attnflow
     from attnflow.capture.hub import DTYPES
     from attnflow.model import EMBEDDED
@@ -115,37 +120,34 @@ def _model(summary: Mapping[str, Any], name: str | None) -> Model:
     provenance, gguf = summary["provenance"], summary["gguf_file"]
     source, revision = provenance.get("model"), provenance.get("revision")
     dtype = next((name for name in DTYPES if name == provenance.get("dtype")), "auto")
+    options: dict[str, Any] = {"dtype": dtype, "allow_pickle": allow_pickle}
     if name is not None:
-        return attnflow.load(name, dtype=dtype, gguf_file=gguf if gguf and (Path(name) / gguf).is_file() else None)
+        return attnflow.load(name, gguf_file=gguf if gguf and (Path(name) / gguf).is_file() else None, **options)
     if not source:
         raise InputError("the rows do not say which model explained them")
     if source == EMBEDDED and str(revision).startswith("attnflow "):
         return attnflow.load(dtype=dtype)
     if Path(source).exists():
         revision, gguf = None, gguf if Path(source).is_dir() else None
-    elif revision is None and "/" not in source:  # not from the hub, where another model may have that name
-        raise InputError(f"the rows name the model {source!r}, and no folder of that name is here")
-    return attnflow.load(source, revision=revision, dtype=dtype, gguf_file=gguf)
+    elif revision is None and "/" not in source:  # a local folder; on the hub, another model may have that name
+        raise InputError(f"the rows were explained by the model {source!r}, and there is no folder of that name")
+    return attnflow.load(source, revision=revision, gguf_file=gguf, **options)
 
 
 def _text_page(model: Model, text: Mapping[str, Any], provenance: Mapping[str, Any], path: Path) -> Path:
     if text["size"] > LONGEST:
-        raise InputError(
-            f"it has {text['size']} positions, and the page of a text, which has its matrices, is for {LONGEST}"
-        )
+        raise InputError(f"it has {text['size']} positions, and a page has room for {LONGEST}")
     residual = provenance.get("residual", 0.5)
     page = model.explain(
         text["text"] if text["pair"] is None else (text["text"], text["pair"]),
-        query=None if text["words"] else text["queries"],  # which then count words, and tokens here
+        query=None if text["words"] else text["queries"],  # positions of words there, of tokens here
         truncate=bool(text["truncated"]),
-        residual=residual if isinstance(residual, float) else 0.5,  # a page has one weight for all
+        residual=residual if isinstance(residual, float) else 0.5,  # a page has one residual weight
         importance=("gradient", "blank-out") if text["size"] <= BLANKED else ("gradient",),
     )
     units = page.document["units"]
     read = units.get("words" if text["words"] else "subwords", units["subwords"])["tokens"]
     if (len(read), list(read[:SHOWN])) != (text["size"], text["tokens"]):
-        raise InputError(
-            "the model reads other tokens than those in the corpus: give the report the one that explained it"
-        )
+        raise InputError("the model's tokens differ from those in the corpus: give the model that explained it")
     page.save(path)
     return path

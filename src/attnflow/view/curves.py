@@ -1,4 +1,4 @@
-"""Curves of rank correlations by layer, as Tables 1 to 3 have them."""
+"""Curves of rank correlations by layer, as in Tables 1 to 3."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ def correlation_curves(
     layers: Sequence[str] | None = None,
     scale: str = "mean Spearman's ρ",
 ) -> Figure:
-    """Tables 1 to 3 as curves: for each row a panel with the mean by layer, its interval as a band, the paper's dashed.
+    """Draw Tables 1 to 3 as curves: one panel per row, with the mean by layer, its interval, and the paper's mean dashed.
 
-    rows: (title, {view: (mean, low, high) of each layer}, the paper's {view: mean of each layer} or None). Where the paper
-        has no value for a layer, None stands for it.
-    layers: their names; L1, L2, … if not given. scale: what the vertical axis says.
+    rows: (title, {view: (mean, low, high) of each layer}, the paper's {view: mean of each layer} or None). Layers for which
+        the paper has no value are None.
+    layers: names of the layers; by default, L1, L2, …
+    scale: label of the vertical axis.
     """
     if not rows or not all(ours for _, ours, _ in rows):
         raise InputError(
-            "there is nothing to draw: expected at least one row of (title, {view: values}, paper's or None)"
+            "there is nothing to draw: expected at least one row of (title, {view: values}, the paper's values or None)"
         )
     depth = len(next(iter(rows[0][1].values())))
     for title, ours, paper in rows:
         for name, curve in [*ours.items(), *(paper or {}).items()]:
             if len(curve) != depth:
-                raise InputError(f"{title!r} has {len(curve)} layers of {name!r}: expected {depth}, as the first has")
+                raise InputError(f"{title!r} has {len(curve)} layers of {name!r}: expected {depth}, like the first")
     if layers is not None and len(layers) != depth:
-        raise InputError(f"layers={layers!r}: expected {depth} names, one a layer")
+        raise InputError(f"layers={layers!r}: expected {depth} names, one per layer")
     names = list(dict.fromkeys(name for _, ours, _ in rows for name in ours))
     with sheet.style():
         left, wide, tall = 0.5, min(2.9, (sheet.PAGE - 0.5) / len(rows) - 0.2), 1.75

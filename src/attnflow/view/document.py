@@ -1,8 +1,8 @@
-"""What the page holds of a trace: labels, the weights, and the exact values that a browser should not have to compute.
+"""The document of a page: labels, weights, and values that are too slow to compute in a browser.
 
-A document is plain JSON. Arrays are zlib in base64: of float32 the bytes are sorted by their significance, which compresses
-better; weights of long texts are rounded to eight bits a number. The page computes raw attention, rollout, rank correlation
-and one maximum flow at a time from the weights; flows of all pairs, and heads, come from here.
+A document is plain JSON. Arrays are zlib in base64. The bytes of float32 are sorted by significance, which compresses
+better; weights of long texts are rounded to eight bits. The page computes raw attention, rollout, rank correlations and
+single maximum flows from the weights. Flows of all pairs and single heads are stored in the document.
 """
 
 from __future__ import annotations
@@ -17,38 +17,53 @@ from attnflow._arrays import FloatArray, to_numpy
 from attnflow.errors import InputError
 from attnflow.flow import max_flow
 from attnflow.receptive import uniform
+from attnflow.reliability import percent
 from attnflow.result import TokenAttention
 from attnflow.result_files import plain_numbers
+from attnflow.seconds import Span
+from attnflow.source_methods import SPOKEN
+from attnflow.trace_results import Chosen, natural
 from attnflow.view import came_from
 from attnflow.view.came_from import causal
 from attnflow.view.packing import packed, precise, rounded, table
 
 if TYPE_CHECKING:
+    from attnflow.capture.sound import Sound
     from attnflow.selection import Query
     from attnflow.trace import Trace
 
 Progress = Callable[[str, int, int], None]
+Seconds = Sequence[Span | None]
 
 EXACT = 600_000
-"""The most weights that a page has as float32: 223 tokens in 12 layers."""
+"""Maximum number of weights stored as float32: 223 tokens in 12 layers."""
 
 ROUNDED = 3_600_000
-"""The most weights that a page has: 547 tokens in 12 layers, in about 4 MB. Of more, it has the largest of each row."""
+"""Maximum number of weights on a page: 547 tokens in 12 layers, about 4 MB. Above it, only the largest per row."""
 
 LARGEST = 16_000_000
-"""The most weights that a browser unpacks: 730 tokens in 30 layers. Pages of longer texts have rows of a query alone."""
+"""Maximum number of weights that a browser unpacks: 730 tokens in 30 layers. Above it, only the rows of one query."""
 
 PAIRS = 200_000
-"""Up to so many pairs a page has the flow of every query (129 tokens in 12 layers, seconds), above of the chosen one."""
+"""Maximum number of pairs for flow of every query (129 tokens in 12 layers, seconds); above it, of the chosen one."""
+
+SEVERAL = 32
+"""Above `PAIRS`, maximum number of queries for flow. For a sentence embedding, every token is a query."""
 
 LONGEST = 2048
-"""Flow is left out of longer texts: it would take minutes."""
+"""Longest text with flow; for longer ones it would take minutes."""
+
+LONGEST_SOUND = 512
+"""The same for sounds, whose nearly uniform attention makes flow slow to solve."""
 
 LAYERED = 256
-"""Flow relative to uniform attention, layer by layer, is left out of longer texts: its graphs are the hardest to solve."""
+"""Longest text with flow relative to uniform attention layer by layer, which is slow to solve."""
 
 HEADS = 150_000
-"""The most weights of single heads."""
+"""Maximum number of weights of single heads."""
+
+COLUMNS = 240
+"""Number of time bins of a row over a sound; a browser shades no finer."""
 
 UNITS = ("subwords", "words")
 
@@ -67,41 +82,54 @@ def of_trace(
     flow: bool = True,
     answered: Trace | None = None,
 ) -> dict[str, Any]:
-    """The document of one trace.
+    """Return the document of one trace.
 
-    query: the positions whose rows are held where not all can be, as in `Trace.flow`; the first of them is shown first.
-    importance: what tokens are worth, by `blank_out` and the like; missing: why it is not here. sentences: what the answer
-        loses without each sentence, by `blank_out(unit="sentence")`.
+    query: the positions whose rows are stored if there is no room for all, as in `Trace.flow`; the first is shown first.
+    importance: importance of tokens, by `blank_out` and similar methods.
+    missing: why importance is missing.
+    sentences: how much the answer loses without each sentence, by `blank_out(unit="sentence")`.
     image: what a vision model saw, uint8 [height, width, 3].
-    state: what is selected at first: "layer", "method", "unit", "special", "field", as the page's own fragment has it.
-    flow: False leaves it out, which takes longest: for a page that is shown while the rest is computed.
-    answered: the trace with answer edges that the first importance is of.
+    state: the initial selection: "layer", "method", "unit", "special", "field", as in the URL fragment of the page.
+    flow: whether to compute flow, the slowest part; False for a page that is shown while the rest is computed.
+    answered: the trace with the answer edges of the first importance.
     """
     if not hasattr(trace, "steps"):
-        raise InputError(f'a page of a {type(trace).__name__}: expected a trace that holds its graph (memory="graph")')
-    chosen = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
+        raise InputError(f'a page of a {type(trace).__name__}: expected a trace with a graph (memory="graph")')
+    spoken = _spoken(trace)
+    if spoken is not None and query is None:
+        query = spoken.queries[0] - 1  # the position that writes the first word
+    pooled = trace.pooled if query is None else None
+    if pooled is not None and pooled.refusal:
+        raise InputError(f"{pooled.refusal}: give query=, a position or a token")
+    if pooled is not None:
+        chosen = list(pooled.positions)
+        pooled = pooled if pooled.several else None
+    else:
+        chosen = trace.query_positions(query if query is not None or trace.default_query is not None else 0)
     if not chosen:
         raise InputError(f"query={query!r}: expected a position, a token, or several of them")
     size = trace.steps[trace.ends[-1]].weights.shape[0]
     layers = shown_layers(trace)
     count = sum(step.weights.numel() for step in trace.steps)
+    first = Chosen([trace.first_query + chosen[0]])
     left_out: list[str] = []
     units: dict[str, Any] = {"subwords": _unit(trace)}
     traces = {"subwords": trace}
-    if trace.patches is None and trace.picture is None and _has_words(trace):
+    if trace.patches is None and trace.picture is None and trace.sound is None and _has_words(trace):
         traces["words"] = trace.words()
         units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
     methods: dict[str, Any] = {name: {"flow": None} for name in units}
     for name, its in traces.items():
         rows = chosen if name == "subwords" else _word_positions(trace, its, chosen)
         if count > EXACT:
-            methods[name]["raw"] = table(its.raw(query=rows, layer=layers))
-            methods[name]["rollout"] = table(its.rollout(query=rows, layer=layers, residual=residual))
+            opened = None if pooled is not None else rows
+            methods[name]["raw"] = table(its.raw(query=opened, layer=layers))
+            methods[name]["rollout"] = table(its.rollout(query=opened, layer=layers, residual=residual))
         if flow:
             notes = left_out if name == "subwords" else []
             methods[name]["flow"] = _flows(its, rows, layers, residual, progress, notes)
     if not flow:
-        left_out.append("Flow is being computed, and comes when it is there.")
+        left_out.append("Flow is still being computed.")
     answer, state = trace.prediction, state or {}
     groups = {name: unit["groups"] for name, unit in units.items()}
     aside = {} if answered is None else came_from.first_shares(answered, importance[0], groups)
@@ -110,10 +138,12 @@ def of_trace(
         units=units,
         prediction=None if answer is None else {"kind": answer.kind, "top": [list(one) for one in answer.top]},
         queries=None if size == len(trace.tokens) else [str(i) for i in range(size)],
+        pooled=None if pooled is None else {"name": pooled.name, "weights": _pool_weights(traces)},
         firstQuery=trace.first_query,
         causal=causal(trace),
         picture=None if trace.picture is None else asdict(trace.picture),
         image=None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
+        sound=None if trace.sound is None else _sound_of_trace(trace, trace.sound, spoken),
         residual=residual,
         layers=layers,
         ends=list(trace.ends),
@@ -146,31 +176,70 @@ def of_trace(
             }
             for number, result in enumerate(importance)
         ],
-        origin=came_from.of_rollout(trace, trace.first_query + chosen[0], residual, groups)
+        origin=came_from.of_rollout(trace, natural(trace) if pooled else first, residual, groups)
         if answered is None
         else came_from.of_answer(answered, importance[0], groups),
         missing=missing,
         sentences=None if sentences is None else _of_sentences(sentences),
-        reliability=_reliability(trace, chosen[0], layers[-1], residual, flow),
+        reliability=_reliability(trace, None if pooled else [chosen[0]], layers[-1], residual, flow),
         leftOut=left_out,
-        state={**state, **_opening(traces, chosen[0], state.get("unit"))},
+        state={**state, **_opening(traces, None if pooled else chosen[0], state.get("unit"))},
     )
 
 
 def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
-    """A document with all of its fields: those of `more`, and empty ones."""
+    """Return a document with all fields: those in `more`, and defaults."""
     return {
         "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "picture": None,
-        "image": None, "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
+        "image": None, "sound": None,
+        "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
         "methods": {}, "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None, "reliability": [],
-        "leftOut": [],
+        "leftOut": [], "pooled": None,
         "state": {}, **more,
     }  # fmt: skip
 
 
+def _spoken(trace: Trace) -> TokenAttention | None:
+    """Return when the words of a transcript were spoken; None without a transcript."""
+    try:
+        return None if trace.sound is None else trace.spoken()
+    except InputError:
+        return None
+
+
+def _sound_of_trace(trace: Trace, sound: Sound, spoken: TokenAttention | None) -> dict[str, Any]:
+    # the position before a word writes it
+    places = [] if spoken is None else [trace.first_query + query - 1 for query in spoken.queries]
+    known = _sound(sound.spans, trace.special, spoken, places)
+    return {**known, "duration": sound.duration, "envelope": [list(pair) for pair in sound.envelope]}
+
+
+def _sound(
+    spans: Seconds, special: Sequence[bool], spoken: TokenAttention | None, places: Sequence[int]
+) -> dict[str, Any]:
+    """Return the entry of a sound: the seconds of positions, and the words of its transcript with their rows.
+
+    places: the positions that write the words, as the page counts them.
+    """
+    ends = [span[1] for span, mark in zip(spans, special, strict=False) if span is not None and not mark]
+    words: list[dict[str, Any]] = []
+    if spoken is not None:
+        rows = spoken.over_time(min(COLUMNS, len(spans)))[1][-1]
+        for word, query, place, row in zip(spoken.query_tokens, spoken.queries, places, rows, strict=True):
+            where = spoken.stretch(query)._asdict()
+            words.append({"word": word, "query": place, **where, "row": row.round(6).tolist()})
+    return {
+        "duration": max(ends),
+        "end": max(ends),
+        "envelope": [],
+        "spans": [None if span is None else list(span) for span in spans],
+        "words": words,
+    }
+
+
 def _of_sentences(result: TokenAttention) -> dict[str, Any]:
-    """What the answer loses without each sentence, from its first token to its last; null where nobody looked."""
+    """Return how much the answer loses without each sentence, with its first and last token; null if not computed."""
     return {
         "texts": list(result.tokens),
         "positions": result.provenance["positions"],
@@ -181,21 +250,27 @@ def _of_sentences(result: TokenAttention) -> dict[str, Any]:
     }
 
 
-def _reliability(trace: Trace, query: int, layer: int, residual: float, flow: bool) -> list[str]:
-    """Why the rows that the page opens with must not be read as they stand; the page says it of every other row."""
-    results = [trace.raw([query], layer), trace.rollout([query], layer, residual)]
-    results += [trace.flow([query], layer, residual)] if flow and len(trace.tokens) <= LONGEST else []
+def _reliability(trace: Trace, query: Query, layer: int, residual: float, flow: bool) -> list[str]:
+    """Return the reliability notes of the rows that the page opens with; the page computes those of other rows."""
+    results = [trace.raw(query, layer), trace.rollout(query, layer, residual)]
+    solved = flow and len(trace.tokens) <= _longest(trace) and (query is not None or len(trace.tokens) ** 2 <= PAIRS)
+    results += [trace.flow(query, layer, residual)] if solved else []
     return [note for result in results for note in result.reliability]
 
 
+def _longest(trace: Trace) -> int:
+    """Return the maximum number of positions for flow."""
+    return LONGEST if trace.sound is None else LONGEST_SOUND
+
+
 def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | None:
-    """The weights of all steps, exact or rounded; the largest of each row, or none, where they are too many."""
+    """Return the weights of all steps: exact, rounded, the largest of each row, or None, depending on their number."""
     if count <= EXACT:
         return packed(np.concatenate([to_numpy(s.weights).astype(np.float32).ravel() for s in trace.steps]))
     if count <= ROUNDED:
         left_out.append(
-            f"The weights are rounded to eight bits, because {count:,} of them in full would make a large file: what the "
-            "page computes from them is marked ≈. The rows of the query it opens with are exact."
+            f"The {count:,} weights are rounded to eight bits to keep the file small. Values computed from them are "
+            "marked ≈. The rows of the query that the page opens with are exact."
         )
         return rounded([to_numpy(s.weights).astype(np.float64) for s in trace.steps])
     if count <= LARGEST:
@@ -204,48 +279,66 @@ def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | 
         kept = sum(float(-np.partition(-m, most - 1)[:, :most].sum()) for m in matrices if m.shape[1] > most)
         kept += sum(float(m.sum()) for m in matrices if m.shape[1] <= most)
         left_out.append(
-            f"Of the {count:,} weights the page has the {most} largest of each row, rounded to eight bits: "
-            f"{kept / sum(float(m.sum()) for m in matrices):.1%} of all attention. What it computes from them is marked ≈. "
-            "The rows of the query it opens with are exact."
+            f"Of the {count:,} weights, the page has the {most} largest of each row, rounded to eight bits: "
+            f"{percent(kept / sum(float(m.sum()) for m in matrices), 1)} of all attention. Values computed from them are "
+            "marked ≈. The rows of the query that the page opens with are exact."
         )
         return rounded(matrices, most)
     left_out.append(
-        f"The {count:,} weights of this text are left out, and with them the graph, the flow paths and the map of a layer: "
-        "the file would be too large. The rows of the query it opens with are here, and exact."
+        f"The {count:,} weights of this text would make the file too large. The graph, the flow paths and the map of a "
+        "layer are left out. The rows of the query that the page opens with are exact."
     )
     return None
 
 
-def _opening(traces: Mapping[str, Trace], query: int, unit: str | None) -> dict[str, Any]:
-    """The unit that the page opens in, and the query as it counts there."""
+def _pool_weights(traces: Mapping[str, Trace]) -> dict[str, list[float]]:
+    """Return the weight of each position in a sentence embedding, for every unit."""
+    weights = {}
+    for name, trace in traces.items():
+        assert trace.pooled is not None
+        own = dict(zip(trace.pooled.positions, trace.pooled.weights, strict=True))
+        weights[name] = [own.get(i, 0.0) for i in range(len(trace.tokens))]
+    return weights
+
+
+def _opening(traces: Mapping[str, Trace], query: int | None, unit: str | None) -> dict[str, Any]:
+    """Return the unit that the page opens with, and its query in that unit. A sentence embedding is past the text."""
     whole, words = traces["subwords"], traces.get("words")
+    if query is None:
+        name = "subwords" if unit == "subwords" or words is None else "words"
+        return {"unit": name, "query": len(traces[name].tokens)}
     if unit == "subwords" or words is None:
         return {"unit": "subwords", "query": whole.first_query + query}
     return {"unit": "words", "query": words.first_query + _word_positions(whole, words, [query])[0]}
 
 
 def of_result(result: TokenAttention) -> dict[str, Any]:
-    """The document of values without a graph: of a file, of one head, or of a trace in linear memory."""
+    """Return the document of values without a graph: from a file, one head, or a trace in linear memory."""
     values = {**table(result), "queries": list(range(len(result.queries)))}
     residual = result.provenance.get("residual", 0.5)
     return _document(
         result,
         units={"subwords": _unit(result)},
         queries=list(result.query_tokens),
-        residual=0.5 if residual == "measured" else residual,  # there is no graph to put it into
+        sound=_sound(
+            result.seconds, result.special, result if result.method == SPOKEN else None, range(len(result.queries))
+        )
+        if result.seconds
+        else None,
+        residual=0.5 if residual == "measured" else residual,  # there is no graph to apply it to
         layers=list(result.layers),
         methods={"subwords": {"flow": None, result.method: values}},
         reliability=list(result.reliability),
         leftOut=[
-            f"This page holds the values of {result.method} alone, as they are in the result that it was made of: neither "
-            "the graph they were computed from nor what the model said."
+            f"This page shows only the values of {result.method} from a saved result, without the attention graph and the "
+            "model's prediction."
         ],
         state={"query": 0, "method": result.method},
     )
 
 
 def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str, Any]:
-    """Raw attention, rollout and flow of one query at all layers, for a page that does not hold them."""
+    """Return raw attention, rollout and flow of one query at all layers, for a page that does not contain them."""
     its = _of_unit(trace, unit)
     at = _query(its, query)
     layers = shown_layers(its)
@@ -265,7 +358,7 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
 
 
 def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual: float = 0.5) -> dict[str, Any]:
-    """The maximum flow of one pair with its proof, and what rollout sends along the same paths."""
+    """Return the maximum flow of one pair with its minimum cut, and what rollout sends along the same paths."""
     its = _of_unit(trace, unit)
     at = its.first_query + _query(its, query)
     if not isinstance(layer, int) or not 0 <= layer < its.layer_count:
@@ -276,7 +369,7 @@ def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual:
     open_ended = [matrix.copy() for matrix in graph]
     for step, matrix in zip(its.steps, open_ended, strict=False):
         for i in step.carried:
-            matrix[i, i] = np.inf  # what only passes through limits nothing
+            matrix[i, i] = np.inf  # positions that only pass through limit nothing
     flow = max_flow(open_ended, at, token)
     return {
         "query": query,
@@ -297,7 +390,7 @@ def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual:
 
 
 def _edges(graph: Sequence[FloatArray], positions: Sequence[int]) -> Iterable[tuple[FloatArray, int, int]]:
-    """The matrices of a path from the top down, with the row and column it takes in each."""
+    """Return the matrices along a path from the top down, with its row and column in each."""
     return zip(reversed(graph), positions[:-1], positions[1:], strict=True)
 
 
@@ -309,19 +402,26 @@ def _flows(
     progress: Progress | None,
     left_out: list[str],
 ) -> dict[str, Any] | None:
-    """Flow of all queries where that is cheap, else of those chosen; of decoders also what uniform attention would give."""
+    """Return flow of all queries if cheap, otherwise of those chosen. For decoders, add flow of uniform attention."""
     n = len(trace.tokens)
     size = trace.steps[trace.ends[-1]].weights.shape[0] - trace.first_query
-    if n > LONGEST:
-        left_out.append(f"Flow is left out: it takes minutes for {n:,} tokens.")
+    if n > _longest(trace):
+        kind = "tokens" if trace.sound is None else "positions of a sound"
+        left_out.append(f"Flow is left out: it takes minutes for {n:,} {kind}.")
         return None
     looks_back = causal(trace)
     whole = len(layers) * size * n * (3 if looks_back else 1) <= PAIRS
+    if not whole and len(chosen) > SEVERAL:
+        left_out.append(
+            f"Flow is left out: for a sentence embedding, it is the mean over {n:,} tokens and takes "
+            f"{len(layers) * size * n:,} maximum flows. For the flow of one token, use explain(text, query=…)."
+        )
+        return None
     if not whole:
         names = ", ".join(repr(trace.tokens[trace.first_query + q]) if size <= n else str(q) for q in chosen[:3])
         left_out.append(
-            f"Flow was computed for the query {names}{' and others' if len(chosen) > 3 else ''} alone: for every pair it "
-            f"would be {len(layers) * size * n:,} maximum flows. Other queries: explain(text, query=…), or attnflow serve."
+            f"Flow was computed only for the query {names}{' and others' if len(chosen) > 3 else ''}: all pairs would take "
+            f"{len(layers) * size * n:,} maximum flows. For other queries, use explain(text, query=…) or attnflow serve."
         )
     queries = list(range(size)) if whole else list(chosen)
     field = (
@@ -338,8 +438,8 @@ def _flows(
             )
         else:
             left_out.append(
-                f"Flow in the receptive field “layer by layer” is left out: of {n:,} tokens it takes several times as long "
-                'as flow itself. trace.flow(receptive_field="layer") has it.'
+                f"Flow in the receptive field “layer by layer” is left out: for {n:,} tokens it takes several times as "
+                'long as flow itself. Use trace.flow(receptive_field="layer").'
             )
     step = max(1, 20_000 // (n * len(layers)))
     tables: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
@@ -354,7 +454,7 @@ def _flows(
 
 
 def _heads(trace: Trace, chosen: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:
-    """Single heads [head, query, key] of each layer, one after another, of all queries or of those chosen."""
+    """Return single heads [head, query, key] of each layer, one after another, for all queries or those chosen."""
     heads = [to_numpy(trace.weights[l]) for l in layers if l in trace.weights]
     n = len(trace.tokens)
     fitting = [h for h in heads if h.ndim == 3 and h.shape[2] == n and h.shape[1] >= max(chosen, default=0) + 1]
@@ -365,9 +465,9 @@ def _heads(trace: Trace, chosen: Sequence[int], layers: list[int], left_out: lis
     if size > HEADS:
         queries = list(chosen)
         if sum(len(h) for h in fitting) * len(queries) * n > HEADS:
-            left_out.append("Single heads are left out: their weights would make a large file.")
+            left_out.append("Single heads are left out: their weights would make the file too large.")
             return None
-        left_out.append("Single heads are held for the query that the page opens with alone.")
+        left_out.append("Single heads are stored only for the query that the page opens with.")
     values = np.concatenate([h[:, queries].astype(np.float32).ravel() for h in fitting])
     return {
         "queries": [trace.first_query + q for q in queries],
@@ -388,13 +488,13 @@ def _unit(of: Trace | TokenAttention) -> dict[str, Any]:
 
 
 def shown_layers(trace: Trace) -> list[int]:
-    """The layers that have the positions of the last one; positions of others have no names."""
+    """Return the layers with the same positions as the last one; positions of other layers have no names."""
     sizes = [trace.steps[end].weights.shape[0] for end in trace.ends]
     return [l for l, size in enumerate(sizes) if size == sizes[-1]]
 
 
 def _levels(trace: Trace) -> list[str]:
-    """A name for every level above the inputs: L1 … LL, and in an encoder-decoder which of its sides works there."""
+    """Return a name for every level above the inputs: L1 … LL, with the encoder or decoder side if there are both."""
     if not trace.parts:
         of = {end: f"L{l + 1}" for l, end in enumerate(trace.ends)}
         return [of.get(s, "merged") for s in range(len(trace.steps))]
@@ -423,7 +523,7 @@ def _of_unit(trace: Trace, unit: str) -> Trace:
 
 
 def _query(trace: Trace, query: int) -> int:
-    """The number of a query, from its position in the whole sequence."""
+    """Return the number of a query from its position in the whole sequence."""
     size = trace.steps[trace.ends[-1]].weights.shape[0]
     if isinstance(query, bool) or not isinstance(query, int) or not trace.first_query <= query < size:
         raise InputError(f"query {query!r}: expected a position from {trace.first_query} to {size - 1}")

@@ -1,4 +1,4 @@
-"""One text, explained: the trace, what its tokens are worth, and the page that shows both."""
+"""Explaining one text: its trace, the importance of its tokens, and the page that shows both."""
 
 from __future__ import annotations
 
@@ -31,20 +31,19 @@ def explain(
     trace: Trace | None = None,
     early: Callable[[Page], None] | None = None,
 ) -> Page:
-    """Make the interactive page of one text: what its answer takes from each token by answer edges, raw attention, rollout
-    and flow, and the importance of each token.
+    """Make the interactive page of one text, with answer edges, raw attention, rollout, flow and importance.
 
     text, target, truncate: as in `Model.trace`.
-    query: the position, token, or several of them, to explain first; by default the one that answers.
-    importance: "none"; "fast", the default: gradient, and blank-out within 20 seconds, of what answer edges rank highest
-        where there is no time for all tokens; a number: the same within so many seconds; "full": both, of every token. Or
-        some of gradient, blank-out, integrated-gradients and shapley, or a mapping from these to their options. A model
-        without an answer has none. The page says what is missing, and why.
-    residual: the weight of the residual connection.
-    state: what else is selected at first, as the page's fragment has it: {"layer": 2, "method": "flow"}.
-    progress: called with a stage, how much of it is done and how much there is; what it raises stops the work.
-    trace: of the same text, from `traced`, where there is one already.
-    early: called with the page as soon as answer edges are there, without what takes longer: importances and flow.
+    query: the position or token to explain first, or several; by default, the one that answers.
+    importance: "none"; "fast" (the default): gradient, and blank-out for up to 20 seconds, starting with the tokens that
+        answer edges rank highest; a number of seconds: the same with this limit; "full": both for every token. Or a list of
+        gradient, blank-out, integrated-gradients and shapley, or a mapping from these to their options. Models without an
+        answer have no importance. The page says what is missing, and why.
+    residual: the residual weight.
+    state: the rest of the initial selection, as in the URL fragment of the page: {"layer": 2, "method": "flow"}.
+    progress: called with a stage, the number of finished steps and the total; an exception from it stops the work.
+    trace: an existing trace of the same text, from `traced`.
+    early: called with a page without importance and flow, as soon as answer edges are computed.
     """
     options = plan_of(importance)
     say: document.Progress = progress or (lambda stage, part, whole: None)
@@ -76,11 +75,11 @@ def explain(
 
 
 def traced(model: Model, text: Any, target: str | None = None, truncate: bool = False) -> Trace:
-    """Trace a text for a page, with single heads unless the page would have no room for them."""
-    keep = True
-    texts = (text,) if isinstance(text, str) else text if isinstance(text, tuple) else ()
-    parts = tuple(part for part in texts if isinstance(part, str))  # the other one of a pair may be an image
-    if model.tokenizer is not None and unusable(model.tokenizer, parts, None) is None:  # else `trace` refuses it
+    """Trace a text for a page, with single heads if the page has room for them."""
+    keep = not model.hears  # one second of sound has as many positions as a paragraph
+    texts = (text,) if isinstance(text, str) and not model.hears else text if isinstance(text, tuple) else ()
+    parts = tuple(part for part in texts if isinstance(part, str))  # the other part of a pair may be an image
+    if model.tokenizer is not None and unusable(model.tokenizer, parts, None) is None:  # otherwise `trace` raises
         n = sum(len(model.tokenizer(part, verbose=False)["input_ids"]) for part in parts)
         layers, heads = (
             getattr(model.text_config, name, None) or 12 for name in ("num_hidden_layers", "num_attention_heads")
@@ -91,6 +90,6 @@ def traced(model: Model, text: Any, target: str | None = None, truncate: bool = 
 
 
 def by_reason(missing: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Group the missing importances by the reason: (names, reason)."""
+    """Group missing importances by reason: (names, reason)."""
     reasons = dict.fromkeys(missing.values())
     return [(" and no ".join(name for name, reason in missing.items() if reason == why), why) for why in reasons]

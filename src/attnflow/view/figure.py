@@ -1,8 +1,7 @@
-"""Figures for print, in the manner of the paper's: the layered graph, layer × token maps, shaded sentences,
-correlation curves.
+"""Figures for print, in the style of the paper: layered graphs, layer × token maps, shaded sentences, correlation curves.
 
-Each function takes results or plain numbers and returns a matplotlib Figure; `save` writes it. They fit the width of a page
-(about 7 inches) as long as there is room for the words.
+Each function takes results or plain numbers and returns a matplotlib Figure; `save` writes it. Figures fit the width of a
+page (about 7 inches) if there is room for the words.
 
     save(layered_graph({"raw": t.raw("all"), "flow": t.flow("all")}), "figure1.svg")
 """
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnflow._arrays import FloatArray
-from attnflow.errors import InputError
+from attnflow.errors import InputError, a_type
 from attnflow.result import TokenAttention
 from attnflow.view import sheet
 from attnflow.view.comparison_figure import shaded_lines
@@ -30,7 +29,7 @@ __all__ = ["correlation_curves", "layer_maps", "layered_graph", "save", "shaded_
 
 GAP = 0.22
 TITLE = 0.24
-FEW = 12  # tokens, up to which nearly every edge can be seen
+FEW = 12  # tokens for which nearly all edges are visible
 
 
 def layered_graph(
@@ -40,16 +39,16 @@ def layered_graph(
     edges: int | None = None,
     upwards: bool = False,
 ) -> Figure:
-    """Figure 1: for each method the nodes (layer, token), and between layers l-1 and l the token attention of layer l.
+    """Draw Figure 1: for each method, the nodes (layer, token), and the token attention of layer l between l-1 and l.
 
-    An edge's width and strength are its weight's share of its query's row, the same scale in all methods; the edges of one
+    The width and opacity of an edge show its share of its query's row, on the same scale for all methods. The edges of one
     query are coloured.
 
-    results: by name ("raw", "rollout", "flow"), of all queries: ``t.flow("all")``.
-    query: whose edges are coloured, its position or token; None for nobody's.
-    edges: the most that are drawn of one query at one layer, its strongest; all of up to 12 tokens, 3 where there are more.
-    upwards: layers from below to above and tokens along x; otherwise, as in the paper, layers to the right and tokens in
-        lines.
+    results: results by name ("raw", "rollout", "flow") for all queries: ``t.flow("all")``.
+    query: the position or token of the coloured query, or None.
+    edges: maximum number of edges per query and layer, strongest first; by default, all for up to 12 tokens, otherwise 3.
+    upwards: draw layers from bottom to top and tokens along x; by default, as in the paper, layers from left to right and
+        tokens in lines.
     """
     first = _same_tokens(results)
     n, depth = len(first.tokens), len(first.layers)
@@ -57,10 +56,10 @@ def layered_graph(
         if result.queries != tuple(range(n)) or len(result.layers) != depth:
             raise InputError(
                 f"{name!r} has {len(result.queries)} queries and {len(result.layers)} layers of {n} inputs: expected all "
-                f'queries and {depth} layers, as of .{name}("all")'
+                f'queries and {depth} layers, as from .{name}("all")'
             )
     if edges is not None and (isinstance(edges, bool) or not isinstance(edges, int) or edges < 1):
-        raise InputError(f"edges={edges!r}: expected a number of at least 1, or None")
+        raise InputError(f"edges={edges!r}: expected an int of at least 1, or None")
     chosen = None if query is None else first.where(query)[1]
     shares = {name: _row_shares(result) for name, result in results.items()}
     top = max(float(s.max()) for s in shares.values()) or 1.0
@@ -99,13 +98,13 @@ def layered_graph(
 
 
 def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int, upwards: bool) -> None:
-    """The lines of ``share[layer, query, key]``, weak ones first, and the nodes."""
+    """Draw the edges of ``share[layer, query, key]``, weak ones first, and the nodes."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgb
 
     depth, n = share.shape[:2]
     weakest = -np.sort(-share, axis=-1)[..., [min(most, n) - 1]]
-    layer, query, key = np.nonzero(share >= np.maximum(weakest, 1e-3))  # below that, nothing would be seen
+    layer, query, key = np.nonzero(share >= np.maximum(weakest, 1e-3))  # weaker edges are invisible
     strength = share[layer, query, key]
     own = query == (-1 if chosen is None else chosen)
     order = np.lexsort((strength, own))
@@ -114,7 +113,7 @@ def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int, upwards: 
     above, under = np.stack([layer + 1, query], -1), np.stack([layer, key], -1)  # (layer, token) of both ends
     lines = np.stack([above, under], 1)[..., :: -1 if upwards else 1].astype(float)
     colour = np.where(own[:, None], to_rgb(sheet.PAIR[1]), to_rgb("#33618c"))
-    # weak edges must be seen and must not hide strong ones: both width and opacity say the same
+    # width and opacity both show strength, so that weak edges are visible and do not hide strong ones
     opacity = np.where(own, 0.25 + 0.75 * strength, (0.08 + 0.8 * strength) * min(1, 1.5 * FEW / n))
     at.add_collection(
         LineCollection(
@@ -135,21 +134,21 @@ def layer_maps(
     shared: str = "method",
     values: bool = False,
 ) -> Figure:
-    """Figures 2 and 3: for each example and method, what the query gives to each token (x) at each layer (y, L1 lowest).
+    """Draw Figures 2 and 3: for each example and method, the query's value for each token (x) and layer (y, L1 lowest).
 
-    rows: (label, results by method) of each example; all have the same methods. A label may be empty.
-    query: its position or token; may be left out where results have one query.
-    shared: "method" for a colour scale of its own for each view, because flows are larger than shares; "all" for one.
-    values: write the numbers into the cells.
+    rows: (label, results by method) of each example, all with the same methods. A label may be empty.
+    query: its position or token; optional if results have one query.
+    shared: "method" for one colour scale per method, because flows are larger than shares; "all" for a single scale.
+    values: whether to write the numbers into the cells.
     """
     if shared not in ("method", "all"):
         raise InputError(f'shared={shared!r}: expected "method" or "all"')
     if not rows:
-        raise InputError("there are no examples: expected at least one (label, results by view)")
+        raise InputError("there are no examples: expected at least one (label, results by method)")
     names = list(rows[0][1])
     for title, results in rows:
         if list(results) != names:
-            raise InputError(f"{title!r} has the methods {list(results)}: expected {names}, as the first example has")
+            raise InputError(f"{title!r} has the methods {list(results)}: expected {names}, like the first example")
         _same_tokens(results)
     maps = [{name: r.values[:, r.where(query)[1]].astype(float) for name, r in results.items()} for _, results in rows]
     ranges = {name: _range([m[name] for m in maps]) for name in names}
@@ -203,13 +202,13 @@ def _draw_maps(
 
 
 def _heat(at: Axes, values: FloatArray, limits: tuple[float, float], written: bool) -> Any:
-    # light to dark, unlike on a screen: paper is white, and print tells pale tints apart better than dark ones
+    # light to dark, unlike on a screen: paper is white, and pale tints are easier to distinguish in print
     low, high = limits
     scale = "Blues" if low >= 0 else "RdBu"  # red is below zero, and white is zero
     shown = at.imshow(values, cmap=scale, vmin=low, vmax=high, origin="lower", aspect="auto", interpolation="nearest")
     for side in at.spines.values():
         side.set(visible=True, color="#cccccc", linewidth=0.4)
-    # thin lines keep neighbouring cells apart, as print runs them together
+    # thin lines separate cells, which would run together in print
     at.set_xticks(np.arange(0.5, values.shape[1] - 1), minor=True)
     at.set_yticks(np.arange(0.5, values.shape[0] - 1), minor=True)
     at.grid(which="minor", color="white", linewidth=0.4)
@@ -231,20 +230,22 @@ def _scale(at: Axes, page: Figure, shown: Any) -> None:
 
 
 def _same_tokens(results: Mapping[str, TokenAttention]) -> TokenAttention:
-    """Check that all results are of one text; return the first."""
+    """Check that all results are of the same text, and return the first."""
     if not results:
-        raise InputError("there are no results: expected at least one, by the name of its view")
+        raise InputError("there are no results: expected at least one, by the name of its method")
     first = next(iter(results.values()))
     for name, result in results.items():
         if not isinstance(result, TokenAttention):
-            raise InputError(f"{name!r} is a {type(result).__name__}: expected a TokenAttention")
+            raise InputError(f"{name!r} is {a_type(result)}: expected a TokenAttention")
         if result.tokens != first.tokens:
-            raise InputError(f"{name!r} is of {result.text[:40]!r}: expected {first.text[:40]!r}, as the first is")
+            raise InputError(
+                f"{name!r} is a result for {result.text[:40]!r}: expected {first.text[:40]!r}, like the first"
+            )
     return first
 
 
 def _row_shares(result: TokenAttention) -> FloatArray:
-    """Divide each row by its sum; negative values count as 0."""
+    """Divide each row by its sum, with negative values as 0."""
     positive: FloatArray = np.maximum(result.values.astype(float), 0)
     total = positive.sum(-1, keepdims=True)
     shares: FloatArray = positive / np.where(total == 0, 1, total)
@@ -252,7 +253,7 @@ def _row_shares(result: TokenAttention) -> FloatArray:
 
 
 def _range(values: Sequence[FloatArray]) -> tuple[float, float]:
-    """From 0 to the highest; where some are negative, as far on both sides of 0 as the largest by size."""
+    """Return the range from 0 to the highest value; symmetric around 0 if some values are negative."""
     low, high = min(0.0, *(float(v.min()) for v in values)), max(float(v.max()) for v in values)
     if low < 0:
         return -max(-low, high), max(-low, high)

@@ -1,4 +1,4 @@
-"""The page of a grid: methods and metrics as a table and as plots, in one self-contained file of HTML."""
+"""The page of a grid: methods and metrics as a table and plots, in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from attnflow.view.page import file_of
 
 
 def html_of(summary: Mapping[str, Any]) -> str:
-    """The whole file, of the `summary` of an `attnflow.evaluate.Evaluation`.
+    """Return the HTML file for the `summary` of an `attnflow.evaluate.Evaluation`.
 
-    The paired tests stay out, which are most of it: cells and who is ahead hold what the page tells of them.
+    The paired tests are left out because of their size; the page needs only their outcomes, which are in the cells.
     """
     shown = {name: value for name, value in summary.items() if name != "tests"}
     shown["edges"] = {name: kind.about for name, kind in EDGES.items()}

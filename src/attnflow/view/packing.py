@@ -1,4 +1,4 @@
-"""Arrays as JSON holds them for a page: zlib in base64, bytes sorted by their significance, or weights in one byte each."""
+"""Packing arrays into JSON: zlib in base64, with bytes sorted by significance, or weights as one byte each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from attnflow._arrays import FloatArray
 from attnflow.result import TokenAttention
 
 DOUBLE = 50_000
-"""Tables of up to so many values are in double precision."""
+"""Maximum number of values in a table with double precision."""
 
 STEPS = 254 / np.log(1e4)
-"""Rounded weights are rowmax · exp(-i / STEPS): in steps of 3.7 %, down to a ten-thousandth of the largest of their row."""
+"""Rounded weights are rowmax · exp(-i / STEPS): in steps of 3.7 %, down to 1/10,000 of the largest in the row."""
 
 
 def packed(values: FloatArray) -> dict[str, Any]:
-    """float64, float32 or uint8, as the page reads it."""
+    """Pack an array of float64, float32 or uint8 for the page."""
     if values.dtype == np.uint8:
         return {"type": "u1", "shape": list(values.shape), "data": _compressed(values.tobytes())}
     kind = "f8" if values.dtype == np.float64 else "f4"
@@ -29,7 +29,7 @@ def packed(values: FloatArray) -> dict[str, Any]:
 
 
 def rounded(matrices: Sequence[FloatArray], most: int | None = None) -> dict[str, Any]:
-    """Round weights to one byte each, with one scale a row, so that rows keep their sums. most: so many of each row."""
+    """Round weights to one byte each, with one scale per row to keep its sum. most: maximum number per row."""
     codes, scales = [], []
     for matrix in matrices:
         largest = matrix.max(axis=1, keepdims=True)
@@ -50,13 +50,13 @@ def rounded(matrices: Sequence[FloatArray], most: int | None = None) -> dict[str
 
 
 def table(result: TokenAttention) -> dict[str, Any]:
-    """Values [layer, query, input] of some queries, which are named by their place in the sequence of all positions."""
+    """Pack values [layer, query, input] of some queries, with their positions in the whole sequence."""
     first = getattr(result.source, "first_query", 0)
     return {"queries": [first + q for q in result.queries], "values": packed(precise(result.values))}
 
 
 def precise(values: FloatArray) -> FloatArray:
-    """Keep the library's precision, so that ranks and ties stay the same; large tables become single precision."""
+    """Keep double precision, so that ranks and ties stay the same; large tables become single precision."""
     return values.astype(np.float64 if values.size <= DOUBLE else np.float32)
 
 

@@ -1,4 +1,4 @@
-"""The interactive page: one self-contained file of HTML with its document, style and script."""
+"""The interactive page: one self-contained HTML file with its document, style and script."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from attnflow.view.pair import Pair
 
 WEB = Path(__file__).parent / "web"
-"""A script and a style for each kind of page, which `make web` bundles of the sources in web/ beside src/."""
+"""A script and a style sheet for each kind of page; `make web` bundles them from the sources in web/."""
 
 HEIGHT = 760
-"""The height of a page in a notebook's cell, in pixels; a reader can drag its corner."""
+"""Height of a page in a notebook cell, in pixels; users can resize it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """One text, explained, as a page to look at. In a notebook it shows itself; `save` makes a file that opens offline.
+    """The interactive page of one text. It displays itself in a notebook; `save` writes a self-contained file.
 
-    document: all that the page shows, as JSON holds it.
+    document: the contents of the page, as JSON.
     """
 
     document: Mapping[str, Any]
@@ -46,15 +46,15 @@ class Page:
         return f"Page({len(self.document['layers'])} layers, {tokens} tokens, {shown!r})"
 
     def html(self) -> str:
-        """The file's content."""
+        """Return the HTML file."""
         return file_of(f"{title_of(self.document['text'], 60)} · attnflow", self.document)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .html file, whole or not at all."""
+        """Write a .html file. The write is atomic."""
         write_file(path, self.html())
 
     def beside(self, other: Page) -> Pair:
-        """This page and another on one, aligned word by word, with what differs shaded: two texts, or a text by two models.
+        """Return a page that compares this page with another, aligned word by word: two texts, or two models on one text.
 
         model.explain("It was not good.").beside(model.explain("It was good.")).save("pair.html")
         """
@@ -63,23 +63,23 @@ class Page:
         return Pair(self, other)
 
     def notebook_html(self) -> str:
-        """The page in a frame, for a notebook's cell."""
+        """Return the page in a frame for a notebook cell."""
         return framed(self.html())
 
     _repr_html_ = notebook_html
 
 
 def of_trace(trace: Trace, **options: Any) -> Page:
-    """The page of a trace, without importance, which needs the model; options as in `attnflow.view.document.of_trace`."""
-    reason = "Gradients and blank-out need the model: model.explain(text) shows them too."
+    """Return the page of a trace, without importance. options: as in `attnflow.view.document.of_trace`."""
+    reason = "Gradient and blank-out need the model: use model.explain(text)."
     return Page(document.of_trace(trace, **{"missing": reason, **options}))
 
 
 def of_result(result: TokenAttention) -> Page:
-    """The page of the trace that a result was computed from, opened where the result is; else of its values alone.
+    """Return the page of the trace that a result came from, opened at the result; without a trace, of its values only.
 
-    Its values alone also where the page would show others from the trace: normalised ones, rollout from a layer on, a
-    measured residual, sinks that stay, and layers whose positions are not the last one's.
+    The page also has only the values if it would compute different ones from the trace: if they are normalised, start above
+    the input, use a measured residual weight or moved sinks, or are of layers with other positions than the last.
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
@@ -93,7 +93,8 @@ def of_result(result: TokenAttention) -> Page:
         "special": "without_special" not in result.provenance.get("steps", ()),
         "field": recipe.get("receptive_field") or "",
     }
-    return of_trace(trace, query=list(result.queries[:1]), residual=recipe.get("residual", 0.5), state=selected)
+    query = None if "query_weights" in result.provenance else list(result.queries[:1])
+    return of_trace(trace, query=query, residual=recipe.get("residual", 0.5), state=selected)
 
 
 def of_weights(
@@ -104,10 +105,11 @@ def of_weights(
     query: Query = None,
     residual: float = 0.5,
 ) -> Page:
-    """The page of attention weights alone, ``[layer, head, query, key]``, without any model.
+    """Return the page of attention weights ``[layer, head, query, key]``, without a model.
 
-    tokens: their names; numbers if not given. text: what they are of. query: the position to explain first; the last where
-    no position looks ahead, else the first.
+    tokens: names of the positions; by default, numbers.
+    text: the text that they come from.
+    query: the position to explain first; by default, the last if no position attends to a later one, otherwise the first.
     """
     try:
         import torch
@@ -123,12 +125,12 @@ def of_weights(
     if len(sizes) > 1 or any(layer.ndim != 3 for layer in layers) or len(set(next(iter(sizes)))) > 1:
         raise InputError(
             f"weights have shapes {', '.join(str(layer.shape) for layer in layers[:3])}: expected [head, query, key] in "
-            "every layer, with as many queries as keys, of one text"
+            "every layer, with as many queries as keys, for one text"
         )
     n = layers[0].shape[-1]
     names = [str(i) for i in range(n)] if tokens is None else [str(token) for token in tokens]
     if len(names) != n:
-        raise InputError(f"{len(names)} tokens for weights of {n} positions: expected one for each")
+        raise InputError(f"{len(names)} tokens for weights of {n} positions: expected one token per position")
     heads = [torch.as_tensor(layer.astype("float32")) for layer in layers]
     ahead = any(float(layer.triu(1).max()) > 0 for layer in heads)
     trace = Trace(
@@ -143,22 +145,22 @@ def of_weights(
         provenance={"model": "attention weights", "captured": "given as arrays", "heads": "mean"},
         weights=dict(enumerate(heads)),
     )
-    reason = "Gradients and blank-out need the model, and this page was made of its weights of attention alone."
+    reason = "Gradient and blank-out need the model, and this page was made from attention weights only."
     return Page(document.of_trace(trace, query=query, residual=residual, missing=reason))
 
 
 def application(models: Sequence[Mapping[str, Any]]) -> str:
-    """The page of the app: a form for texts and models, whose answers come from the server that sent it."""
+    """Return the page of the web app: a form for texts and models."""
     return file_of("attnflow", {"format": "attnflow-app", "models": list(models)}, "app", connect="'self'")
 
 
 def title_of(text: str, most: int) -> str:
-    """The beginning of a text in one line, as UTF-8 can hold it."""
+    """Return the beginning of a text in one line, as valid UTF-8."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()[:most]
 
 
 def write_file(path: str | os.PathLike[str], content: str) -> None:
-    """Write a .html file, whole or not at all."""
+    """Write a .html file. The write is atomic."""
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{str(path)!r} has the extension {path.suffix!r}: expected .html, for a page")
@@ -166,9 +168,8 @@ def write_file(path: str | os.PathLike[str], content: str) -> None:
 
 
 def framed(file: str) -> str:
-    """A file of HTML as a frame in a notebook's cell."""
-    # A frame of its own: several pages in one notebook share no names, and the notebook's style does not reach it. It
-    # has no origin, so that it can read nothing of the notebook.
+    """Return an HTML file as a frame for a notebook cell."""
+    # A sandboxed frame isolates the page from other pages, from the notebook's style, and from its contents.
     return (
         f'<iframe title="attnflow" sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(file)}" '
         f'style="width:100%;height:{HEIGHT}px;border:0;resize:vertical;overflow:auto"></iframe>'
@@ -176,10 +177,11 @@ def framed(file: str) -> str:
 
 
 def file_of(title: str, content: Mapping[str, Any], kind: str = "page", connect: str = "'none'") -> str:
-    """One self-contained file of HTML.
+    """Return a self-contained HTML file.
 
-    content: what the page shows, which its script reads as JSON. kind: the bundle that shows it, of those in `WEB`.
-    connect: what the script may reach, as a source of Content-Security-Policy.
+    content: the document, which the page's script reads as JSON.
+    kind: the bundle in `WEB` that shows it.
+    connect: the connect-src of the Content-Security-Policy.
     """
     script, style = _bundle(kind)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -187,7 +189,7 @@ def file_of(title: str, content: Mapping[str, Any], kind: str = "page", connect:
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
-    # "<" cannot end the script element that holds it, whatever the tokens are; JSON reads it back
+    # an escaped "<" cannot end the script element, whatever the tokens are
     data = json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -195,7 +197,7 @@ def file_of(title: str, content: Mapping[str, Any], kind: str = "page", connect:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{html.escape(title)}</title>\n<style>\n{style}</style>\n"
         '</head>\n<body>\n<main id="attnflow" aria-busy="true"><p class="loading">Reading the document …</p></main>\n'
-        "<noscript>This page computes what it shows, and needs JavaScript for that.</noscript>\n"
+        "<noscript>This page needs JavaScript.</noscript>\n"
         f'<script type="application/json" id="attnflow-document">{data}</script>\n'
         f'<script type="module">{script}</script>\n</body>\n</html>\n'
     )

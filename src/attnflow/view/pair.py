@@ -1,4 +1,4 @@
-"""Two texts, or one text by two models, on one page: aligned word by word, with what differs shaded."""
+"""A page that compares two texts, or two models on one text, aligned word by word."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ UNITS = ("words", "subwords")
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two pages beside each other. In a notebook it shows itself; `save` makes a file that opens offline.
+    """A comparison of two pages. It displays itself in a notebook; `save` writes a self-contained file.
 
-    first, second: the pages, of two texts or of one text by two models.
+    first, second: the pages of two texts, or of one text by two models.
     """
 
     first: Page
@@ -28,17 +28,15 @@ class Pair:
     def __post_init__(self) -> None:
         for one in (self.first, self.second):
             if one.document["patches"] is not None:
-                raise InputError(
-                    "a page of an image beside another: expected two pages of texts, whose words are aligned"
-                )
+                raise InputError("a page of an image cannot be compared: expected two pages of texts")
 
     def __repr__(self) -> str:
         return f"Pair({self.first!r}, {self.second!r})"
 
     def aligned(self, unit: str = "words") -> Pairs:
-        """Positions of each word in the first and in the second text, in order; None where a text has no such word.
+        """Return the positions of each word in the first and second text, in order; None if a text lacks the word.
 
-        unit: "words", or "subwords" for the models' own tokens.
+        unit: "words", or "subwords" for the models' tokens.
         """
         if unit not in UNITS:
             raise InputError(f"unit {unit!r}: expected one of {', '.join(map(repr, UNITS))}")
@@ -47,7 +45,7 @@ class Pair:
 
     @property
     def document(self) -> dict[str, Any]:
-        """All that the page shows, as JSON holds it."""
+        """The contents of the page, as JSON."""
         return {
             "format": "attnflow-pair",
             "version": 1,
@@ -59,12 +57,12 @@ class Pair:
         }
 
     def html(self) -> str:
-        """The file's content."""
+        """Return the HTML file."""
         texts = [page.title_of(one.document["text"], 30) for one in (self.first, self.second)]
         return page.file_of(f"{' · '.join(dict.fromkeys(texts))} · attnflow", self.document, "pair")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .html file, whole or not at all."""
+        """Write a .html file. The write is atomic."""
         page.write_file(path, self.html())
 
     def _repr_html_(self) -> str:
@@ -72,6 +70,6 @@ class Pair:
 
 
 def _labels(document: Mapping[str, Any], unit: str) -> Mapping[str, Any]:
-    """The tokens of a unit; where every token is a word, a document has no words of their own."""
+    """Return the tokens of a unit. If every token is a word, a document has only subwords."""
     units: Mapping[str, Mapping[str, Any]] = document["units"]
     return units.get(unit, units["subwords"])

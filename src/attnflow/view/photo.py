@@ -1,8 +1,7 @@
-"""The picture that a vision model saw, for its page."""
+"""The image that a vision model saw, for its page."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,28 +9,37 @@ import numpy as np
 from attnflow._arrays import FloatArray
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from attnflow.capture.runner import Runner
     from attnflow.model import Model
 
 PHOTO = 448
-"""The longer side of a photo on a page, in pixels: some 400 KB of a file."""
+"""Longer side of an image on a page, in pixels: about 400 KB of the file."""
 
 
 def seen(model: Model, picture: Any) -> FloatArray | None:
-    """The image as the model saw it, cropped and scaled; in its own proportions where it was scaled alone: uint8 [height,
-    width, 3]."""
+    """Return the image as the model saw it, uint8 [height, width, 3]. If it was only scaled, keep its proportions."""
     from attnflow.capture import encode
 
     encoded = encode.encode(model, picture, None, False, None)
-    pixels = encoded.tensors.get("pixel_values")
+    return photo(model, picture[1] if isinstance(picture, tuple) else picture, encoded.tensors)
+
+
+def photo(model: Runner, picture: Any, tensors: Mapping[str, Tensor]) -> FloatArray | None:
+    """Return the same for an image that is already encoded as tensors."""
+    pixels = tensors.get("pixel_values")
     if pixels is not None and pixels.dim() == 5 and pixels.shape[1] == 1:
-        pixels = pixels[:, 0]  # of several images, the only one
-    if pixels is None or pixels.dim() != 4:
+        pixels = pixels[:, 0]  # a list of images with one entry
+    if pixels is None:
         return None
-    image = pixels[0].float().cpu().numpy().transpose(1, 2, 0)
     processor = getattr(model.processor, "image_processor", model.processor)
     whole = None if processor is None or _crops(processor) else _as_photo(picture)
-    if whole is not None:
+    if whole is not None or pixels.dim() != 4:
         return whole
+    image = pixels[0].float().cpu().numpy().transpose(1, 2, 0)
     mean, spread = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
     if mean is not None and spread is not None and getattr(processor, "do_normalize", True):
         image = image * np.asarray(spread) + np.asarray(mean)
@@ -45,23 +53,24 @@ def seen(model: Model, picture: Any) -> FloatArray | None:
 
 
 def _crops(processor: Any) -> bool:
-    """Whether patches cover another part of the image than all of it."""
+    """Return whether patches cover something other than exactly the whole image."""
     return any(getattr(processor, name, None) for name in ("do_center_crop", "do_pad", "do_image_splitting"))
 
 
 def _as_photo(picture: Any) -> FloatArray | None:
-    """A picture of PIL, or of a file, no larger than a page needs; None of what is no picture."""
+    """Return a PIL image, array or file as pixels, no larger than a page needs; None if it is not an image."""
+    from attnflow.capture.images import read_image
+
     try:
         from PIL import Image
     except ImportError:
         return None
-    if isinstance(picture, str | Path):
-        picture = Image.open(picture)
-    elif isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[2] == 3:
+    picture = read_image(picture)
+    if isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.shape[2] == 3:
         picture = Image.fromarray(picture)
     if not isinstance(picture, Image.Image):
         return None
-    photo = picture.convert("RGB")
-    photo.thumbnail((PHOTO, PHOTO))
-    shown: FloatArray = np.asarray(photo)
+    small = picture.convert("RGB")
+    small.thumbnail((PHOTO, PHOTO))
+    shown: FloatArray = np.asarray(small)
     return shown

@@ -1,4 +1,4 @@
-"""How a TokenAttention shows itself: in a terminal or a notebook, as a picture, as a page, or over its image."""
+"""The views of a `TokenAttention`: terminal, notebook, figure, page and image overlay."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 
 from attnflow._arrays import FloatArray
 from attnflow.result import TokenAttention
+from attnflow.source_methods import SPOKEN
 from attnflow.view import figure, page, terminal
 from attnflow.view.colour import laid_over
 
@@ -19,20 +20,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResultView:
-    """The one thing of the view that a result knows; arguments are those of its own methods."""
+    """The interface between `TokenAttention` and the views. Arguments are those of the result's methods."""
 
     result: TokenAttention
 
     def renderable(self) -> RenderableType:
-        # whoever prints it names no query, and an error out of a REPL's display helps nobody
+        # printing in a REPL selects no query, and must not raise
         one = len(self.result.queries) == 1
+        if self.result.method == SPOKEN and not one:
+            return terminal.render_words(self.result)
         return terminal.render(self.result) if one else terminal.plain(repr(self.result))
 
     def notebook_html(self) -> str:
         return page.of_result(self.result).notebook_html()
 
     def print_row(self, query: int | str | None, layer: int, file: IO[str] | None) -> None:
-        Console(file=file).print(terminal.render(self.result, query, layer))
+        words = self.result.method == SPOKEN and query is None and len(self.result.queries) > 1
+        shown = terminal.render_words(self.result) if words else terminal.render(self.result, query, layer)
+        Console(file=file).print(shown)
 
     def overlay(self, image: Any, query: int | str | None, layer: int, alpha: float) -> FloatArray:
         return laid_over(image, self.result.on_patches()[self.result.where(query, layer)], alpha)
@@ -42,7 +47,7 @@ class ResultView:
         return figure.layer_maps([("", {self.result.method: self.result})], query=query)
 
     def save(self, path: Path) -> None:
-        """A page for .html, else a picture."""
+        """Save a page for .html, otherwise a figure."""
         if path.suffix.lower() == ".html":
             page.of_result(self.result).save(path)
         else:

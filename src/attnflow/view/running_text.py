@@ -1,4 +1,4 @@
-"""Running text in pieces: the characters of each token, so that a text can be shaded and still be read."""
+"""Splitting running text into the characters of each token, so that it can be shaded and stays readable."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Piece(NamedTuple):
-    """Neighbouring characters of a text, and the tokens that they belong to; none between tokens."""
+    """Consecutive characters of a text, and the tokens that they belong to; no tokens for characters in between."""
 
     start: int
     end: int
@@ -15,7 +15,7 @@ class Piece(NamedTuple):
 
 
 def pieces(length: int, offsets: Sequence[tuple[int, int]]) -> list[Piece]:
-    """All of a text in order. Tokens that share a character stand in one piece; those without characters in none.
+    """Split a text into pieces. Tokens that share a character are in one piece; tokens without characters are in none.
 
     >>> [tuple(piece) for piece in pieces(6, [(0, 0), (0, 1), (2, 4), (3, 5)])]
     [(0, 1, (1,)), (1, 2, ()), (2, 5, (2, 3)), (5, 6, ())]

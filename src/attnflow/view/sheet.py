@@ -1,7 +1,7 @@
-"""The paper that figures are drawn on: its style, the room that words take, and files that are the same every time.
+"""Style and layout of figures: fonts, widths of words, and reproducible files.
 
-Everything is placed in inches, because a printed page has a size: matplotlib's own layouts know how wide a token is only
-after it is drawn. Nothing here touches pyplot or leaves a setting behind.
+Everything is placed in inches, because matplotlib's layouts know the width of a token only after drawing it. This module
+does not use pyplot and does not change global settings.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE = 6.9  # inches
-COLUMN = 3.25  # of a page with two
-SIZE = 7.0  # points: what is read at the width of a printed page
+COLUMN = 3.25  # of a page with two columns
+SIZE = 7.0  # points, readable in print
 SMALL = 6.0
 INK, FAINT = "#222222", "#9a9a9a"
-# Okabe and Ito's colours for every kind of sight, with a mark of its own for each, so that a grey print still tells
+# Okabe and Ito's colours, safe for colour blindness, each with its own marker for prints in grey
 METHODS = {"raw": ("#6b6b6b", "s"), "rollout": ("#0072b2", "o"), "flow": ("#d55e00", "^")}
 OTHERS = (("#009e73", "D"), ("#cc79a7", "v"), ("#56b4e9", "P"), ("#e69f00", "X"))
 PAIR = ("#0072b2", "#d55e00")
 TITLES = {"raw": "raw attention", "rollout": "attention rollout", "flow": "attention flow"}
-LONGEST = 20  # characters of a token
-FONT = "DejaVu Sans"  # comes with matplotlib, so that a figure is the same on every machine
+LONGEST = 20  # characters per token
+FONT = "DejaVu Sans"  # comes with matplotlib, so figures are the same on every machine
 
 STYLE: dict[str, Any] = {
     "font.family": [FONT],
     "font.size": SIZE,
-    "text.parse_math": False,  # a token may well be "$"
-    "text.hinting": "none",  # or widths are rounded to dots, and differ from those of .svg and .pdf
+    "text.parse_math": False,  # a token may be "$"
+    "text.hinting": "none",  # otherwise widths are rounded to pixels and differ from .svg and .pdf
     "text.color": INK,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -66,9 +66,9 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.1,
     "lines.markersize": 3.0,
     "figure.dpi": 200,
-    "svg.fonttype": "none",  # words stay words: searchable, and shown where no font here has their letters
+    "svg.fonttype": "none",  # text stays text: searchable, and shown in the fonts of the reader
     "svg.hashsalt": "attnflow",
-    "pdf.fonttype": 42,  # whole fonts, which publishers ask for
+    "pdf.fonttype": 42,  # embedded fonts, which publishers require
     "pdf.compression": 9,
 }
 
@@ -78,43 +78,43 @@ FORMATS: dict[str, dict[str, Any]] = {
     ".png": {"metadata": {"Software": "attnflow"}, "dpi": 200},
 }
 
-_drawing = threading.RLock()  # matplotlib's settings belong to the whole process
+_drawing = threading.RLock()  # matplotlib's settings are global
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Draw in our style, whatever the user's own settings are."""
+    """Draw in our style, independent of the user's settings."""
     try:
         from matplotlib import style as styles
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed: pip install 'attnflow[plot]'") from None
     with _drawing, styles.context(["default", STYLE]), warnings.catch_warnings():
-        # a letter that no font has becomes a box, and in .svg whatever the reader's fonts have for it
+        # a missing letter becomes a box, or in .svg a letter of the reader's fonts
         warnings.filterwarnings("ignore", message=r"(?s)Glyph .* missing from", category=UserWarning)
         yield
 
 
 def empty(width: float, height: float) -> Figure:
-    """An empty page, in inches."""
+    """Return an empty figure. Sizes are in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), facecolor="white")
 
 
 def axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Axes at a place of the page, in inches."""
+    """Add axes at a position in inches."""
     across, up = figure.get_size_inches()
     return figure.add_axes((left / across, bottom / up, width / across, height / up))
 
 
 def note(figure: Figure, x: float, y: float, words: str, **more: Any) -> None:
-    """Words at a place of the page, in inches."""
+    """Add text at a position in inches."""
     across, up = figure.get_size_inches()
     figure.text(x / across, y / up, words, fontfamily=families(words), **more)
 
 
 def label(token: str) -> str:
-    r"""A token as it is printed: visible, and no longer than there is room for.
+    r"""Return a token as a label: with visible characters, cut to `LONGEST`.
 
     >>> label("a\n"), label("internationalisation's")
     ('a\\n', 'internationalisatio…')
@@ -124,12 +124,12 @@ def label(token: str) -> str:
 
 
 def title(method: str) -> str:
-    """The title of a method's panel."""
+    """Return the title of a method's panel."""
     return TITLES.get(method, label(method))
 
 
 def line(words: str, width: float, size: float = SIZE) -> str:
-    """A line of text as it is printed, cut where it is wider than `width` inches."""
+    """Return a line of text, cut to `width` inches."""
     shown = "".join(c if c.isprintable() else " " for c in words).strip()
     if room([shown], size) <= width:
         return shown
@@ -139,7 +139,7 @@ def line(words: str, width: float, size: float = SIZE) -> str:
 
 
 def room(words: Iterable[str], size: float = SIZE) -> float:
-    """The width of the longest of some words, in inches."""
+    """Return the width of the longest word in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -151,14 +151,14 @@ def room(words: Iterable[str], size: float = SIZE) -> float:
 
 
 def slant(words: Sequence[str], cell: float, size: float = SIZE) -> int:
-    """The angle at which words do not touch where they stand `cell` inches apart."""
+    """Return the angle at which words `cell` inches apart do not touch."""
     if room(words, size) <= 0.92 * cell:
         return 0
     return 45 if cell >= 1.7 * size / 72 else 90
 
 
 def token_axis(at: Axes, tokens: Sequence[str], cell: float, size: float = SIZE) -> None:
-    """Tokens as the labels below the axes, `cell` inches apart."""
+    """Label the x axis with tokens `cell` inches apart."""
     angle = slant(tokens, cell, size)
     at.set_xticks(range(len(tokens)), tokens)
     for token, tick in zip(tokens, at.get_xticklabels(), strict=True):
@@ -170,21 +170,21 @@ def token_axis(at: Axes, tokens: Sequence[str], cell: float, size: float = SIZE)
 
 
 def layer_names(layers: Sequence[int], cell: float, size: float = SIZE) -> list[str]:
-    """L1, L2, … for axes on which they stand `cell` inches apart; some are empty where not all have room."""
+    """Return L1, L2, … for axes with layers `cell` inches apart. Some are empty if there is no room for all."""
     names = [f"L{l + 1}" for l in layers]
     step = next(s for s in (1, 2, 3, 4, 6, 8, 12, 24, len(names) + 24) if room(names, size) + 0.04 <= s * cell)
     return [name if (len(names) - 1 - i) % step == 0 else "" for i, name in enumerate(names)]
 
 
 def below(tokens: Sequence[str], cell: float, size: float = SIZE) -> float:
-    """The inches that `token_axis` needs below the axes."""
+    """Return the inches that `token_axis` needs below the axes."""
     angle = slant(tokens, cell, size)
     line = 1.5 * size / 72
     return 0.08 + (line if angle == 0 else room(tokens, size) * (0.72 if angle == 45 else 1.0) + 0.5 * line)
 
 
 def families(words: str) -> list[str]:
-    """Our font, followed by installed fonts for the letters that it lacks."""
+    """Return our font, followed by installed fonts for missing letters."""
     known = _letters(None)
     return [FONT, *dict.fromkeys(name for c in words if ord(c) not in known for name in _families_with(c))]
 
@@ -194,7 +194,7 @@ def _families_with(letter: str) -> tuple[str, ...]:
     from matplotlib.font_manager import fontManager
 
     def rank(entry: Any) -> Any:
-        # matplotlib brings a font that has a box for every letter
+        # a font of matplotlib has a box for every letter
         return "Last Resort" in entry.name, entry.style != "normal", entry.name, str(entry.fname)
 
     for entry in sorted(fontManager.ttflist, key=rank):
@@ -205,7 +205,7 @@ def _families_with(letter: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _letters(path: str | None) -> frozenset[int]:
-    """The letters of a font file, of our own by default; none where matplotlib cannot draw it (colour fonts)."""
+    """Return the letters of a font file, by default our own; none if matplotlib cannot draw it (colour fonts)."""
     from matplotlib.font_manager import findfont, get_font
 
     try:
@@ -215,9 +215,9 @@ def _letters(path: str | None) -> frozenset[int]:
 
 
 def save(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure, whole or not at all: .svg, .pdf or .png (200 dots an inch), by the extension.
+    """Save a figure as .svg, .pdf or .png (200 dpi), by the extension. The write is atomic.
 
-    The same figure gives the same bytes: no date, no random names. Words are text in .svg and .pdf.
+    The same figure always gives the same bytes. Words are text in .svg and .pdf.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:

@@ -1,10 +1,10 @@
-"""One row of token attention in the terminal: the tokens shaded by their values, and a table of numbers with bars."""
+"""One row of token attention in the terminal: tokens shaded by their values, and a table with bars."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,35 +19,36 @@ from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 from attnflow.source_methods import ANSWER_WAYS, METHOD
 from attnflow.view.colour import colours, ink, shares
+from attnflow.view.sound_lines import time_lines, word_lines
 
 if TYPE_CHECKING:
     from attnflow.view.comparison import Comparison
 
-LONG = 60  # inputs above which the table holds only the highest ones
+LONG = 60  # with more inputs, the table lists only the highest
 HIGHEST = 20
 HIGHEST_OF_AN_IMAGE = 5
 BOLD = 3
-SENTENCE = 400  # tokens: more than that would push everything else off the screen
+SENTENCE = 400  # tokens; more would push everything else off the screen
 TOKEN_CELLS = 28
 BAR_CELLS = 40
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
-CONSTANT = 0.5  # of an answer's log-odds: where biases are more than that, it is said
-AGAINST = Style(color="red", underline=True)  # tokens that speak against an answer
+CONSTANT = 0.5  # fraction of the log-odds above which biases are mentioned
+AGAINST = Style(color="red", underline=True)  # tokens that count against an answer
 
 
 def render(
     result: TokenAttention, query: int | str | None = None, layer: int = -1, width: int | None = None
 ) -> Printed:
-    """What rich prints for one row ``values[layer, query]``: a header, the shaded tokens or patches, and a table.
+    """Lay out one row ``values[layer, query]`` for rich: a header, the shaded tokens or patches, and a table.
 
-    Shades go from the lowest value of the row to the highest, bars from 0 to the largest, those of negative values in a
-    lighter shade. Of more than 60 inputs the table has the 20 highest. Where tokens can speak against an answer, shades go
-    from 0 to the highest, the tokens that do are underlined, and a line below the table says so.
+    Shades range from the lowest value of the row to the highest, bars from 0 to the largest; bars of negative values have a
+    lighter shade. With more than 60 inputs, the table lists the 20 highest. If tokens can count against an answer, shades
+    range from 0 to the highest, tokens that do are underlined, and a line below the table says so.
 
     query, layer: as in `TokenAttention.row`.
-    width: the columns to use at most; all that the terminal has, if not given.
+    width: maximum number of columns; by default, those of the terminal.
 
     >>> key = TokenAttention(
     ...     values=[[[0.25, 0.75]]], method="raw", layers=[0], queries=[1], query_tokens=["key"], tokens=["the", "key"],
@@ -63,8 +64,18 @@ def render(
     return Printed(lambda screen: _lines(result, *at, screen), width)
 
 
+def render_words(result: TokenAttention, width: int | None = None) -> Printed:
+    """Lay out a result with a row per word of a transcript: a table of words and their seconds."""
+
+    def lines(screen: Screen) -> Iterator[Text]:
+        yield from heading(result, [screen.shown(_method(result))], screen)
+        yield from word_lines(result, screen)
+
+    return Printed(lines, width)
+
+
 def visible(text: str) -> str:
-    r"""The text with everything escaped that a terminal would act on or would not show.
+    r"""Escape everything that a terminal would interpret or not show.
 
     >>> visible("\x1b[1m"), visible("a\nb"), visible("[bold]"), visible(" ")
     ('\\x1b[1m', 'a\\nb', '[bold]', "' '")
@@ -74,12 +85,12 @@ def visible(text: str) -> str:
 
 
 def plain(text: str) -> Text:
-    """Text that rich prints as it stands, with no markup read into it."""
+    """Return text that rich prints without interpreting markup."""
     return Text(visible(text))
 
 
 def wrapped(widths: Sequence[float], room: float, gap: float) -> list[list[int]]:
-    """Which words stand on each line, `gap` apart.
+    """Return the words of each line, `gap` apart.
 
     >>> wrapped([3, 3, 3, 9], room=7, gap=1)
     [[0, 1], [2], [3]]
@@ -119,7 +130,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class Printed:
-    """Lines that take their shape only when a console prints them. width: the columns to use at most."""
+    """Lines that are laid out when a console prints them. width: maximum number of columns."""
 
     lines: Callable[[Screen], Iterable[Text]]
     width: int | None
@@ -127,23 +138,26 @@ class Printed:
     def __post_init__(self) -> None:
         width = self.width
         if width is not None and (isinstance(width, bool) or not isinstance(width, int) or width < 1):
-            raise InputError(f"width={width!r}: expected a number of columns, or None for all of the terminal's")
+            raise InputError(f"width={width!r}: expected a number of columns, or None for the width of the terminal")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         coloured = console.color_system is not None and not console.no_color
-        # rich takes a console on sys.stdout for UTF-8, whatever the stream says
+        # rich assumes UTF-8 for sys.stdout, whatever its encoding
         encoding = getattr(console.file, "encoding", None) or "utf-8"
         screen = Screen(min(self.width or options.max_width, options.max_width), coloured, encoding)
         yield from console.render(Group(*self.lines(screen)), options.update(width=screen.width))
 
 
 def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen) -> Iterator[Text]:
+    result = few_places(result, at_layer, at_query)
     row = result.values[at_layer, at_query]
     layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
     method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
     yield from heading(result, [method, *_explained(result, query, screen), *layer], screen)
     against = _against(result, row)
-    if result.patches is None:
+    if result.seconds:
+        yield from time_lines(result, at_layer, at_query, screen)
+    elif result.patches is None:
         yield _sentence(result.tokens, row, against is not None, screen)
         if screen.coloured:
             yield _legend(row if against is None else np.append(row.clip(0), 0.0), screen)
@@ -153,20 +167,46 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
         yield _legend(patches, screen)
     yield from _table(result, row, against is not None, screen)
     if against is not None:
-        yield Text(screen.shown(f"values below 0 ({'░' if screen.blocks else '-'}) {against}"))
+        sign = "not in the bar" if result.seconds else "░" if screen.blocks else "-"
+        yield Text(screen.shown(f"values below 0 ({sign}) {against}"))
     if (rest := _constants(result)) is not None:
         yield Text(screen.shown(rest))
-    if at_layer == len(result.layers) - 1:  # the layer that they are about
+    if at_layer == len(result.layers) - 1:  # notes are about the last layer
         yield from (Text(screen.shown(note)) for note in result.reliability)
 
 
+def few_places(result: TokenAttention, at_layer: int, at_query: int) -> TokenAttention:
+    """Return a result for a text with an image, with all but the strongest places of the image merged into one."""
+    about = result.provenance.get("picture")
+    if not isinstance(about, dict):
+        return result
+    # by name, because dropping inputs changes positions
+    named = {f"image {r + 1},{c + 1}": (r, c) for r in range(about["rows"]) for c in range(about["columns"])}
+    places = {i: named[token] for i, token in enumerate(result.tokens) if token in named}
+    row = np.abs(result.values[at_layer, at_query])
+    strongest = sorted(places, key=lambda place: -row[place])[:HIGHEST_OF_AN_IMAGE]
+    others = [place for place in places if place not in strongest]
+    if len(others) < 2:
+        return result
+    keep = [i for i in range(len(result.tokens)) if i not in others or i == others[0]]
+    names = {place: f"image, row {r + 1} column {c + 1}" for place, (r, c) in places.items()}
+    names[others[0]] = f"image, {len(others):,} other places"
+    values = result.values.copy()
+    values[..., others[0]] = values[..., others].sum(-1)
+    tokens = tuple(names.get(i, result.tokens[i]) for i in keep)
+    return replace(
+        result, values=values[..., keep], tokens=tokens, special=tuple(result.special[i] for i in keep),
+        word_ids=tuple(range(len(keep))), word_texts=tokens, parts=(), source=None,
+    )  # fmt: skip
+
+
 def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: Screen) -> Iterator[Text]:
-    """The model with what is shown of it, and the words that the model cannot read."""
+    """Yield the model and what is shown, and the words that are unknown to the model."""
     provenance = result.provenance
     model = [] if provenance.get("model") is None else [screen.shown(str(provenance["model"]))]
     yield Text((" · " if screen.blocks else " | ").join([*model, *names]), style="bold")
     unknown = provenance.get("unknown")
-    # steps that drop inputs or merge them move positions
+    # dropping or merging inputs changes positions
     if isinstance(unknown, list) and not (provenance.get("steps") or provenance.get("unit") == "word"):
         words = [result.tokens[i] for i in unknown if isinstance(i, int) and 0 <= i < len(result.tokens)]
         if words:
@@ -174,22 +214,22 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
 
 
 def _of_no_layer(result: TokenAttention) -> bool:
-    """Whether a result is about the model's answer and no layer: importance, gather() and answer rows."""
+    """Return whether a result has no layer because it explains the answer: importance, gather() and answer rows."""
     whole = result.method in ("gather", *ANSWER_WAYS)
     return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
 def _against(result: TokenAttention, row: FloatArray) -> str | None:
-    """What inputs below zero do to the answer; None where there are none, or where no answer is explained."""
+    """Return what values below zero mean for the answer; None if there are none, or no answer is explained."""
     answer = result.provenance.get("answer")
     if not _of_no_layer(result) or not isinstance(answer, dict) or float(np.nanmin(row)) >= 0:
         return None
     name = str(answer.get("name") or "the answer")
-    return f"lower {name!r}" if answer.get("kind") == "score" else f"speak against {name!r}"
+    return f"lower {name!r}" if answer.get("kind") == "score" else f"count against {name!r}"
 
 
 def _constants(result: TokenAttention) -> str | None:
-    """What of an answer comes from no input, where that is much."""
+    """Return a sentence about the part of an answer that comes from no input, if it is large."""
     sums, answer = result.provenance.get("evidence"), result.provenance.get("answer")
     if not isinstance(sums, dict) or "constants" not in sums or result.method not in ANSWER_WAYS:
         return None
@@ -197,39 +237,39 @@ def _constants(result: TokenAttention) -> str | None:
     if abs(rest) < CONSTANT * abs(whole) or abs(rest) < 0.005:
         return None
     measured = "score" if isinstance(answer, dict) and answer.get("kind") == "score" else "log-odds"
-    return f"{rest:+.2f} of the {measured} {whole:+.2f} comes from biases, and from no token"
+    return f"{rest:+.2f} of the {measured} {whole:+.2f} comes from biases, not from tokens"
 
 
 def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
-    """What the numbers explain: a part of an answer; the class or next token, decided at the query; or a state."""
+    """Return what the numbers explain: a part of an answer, a class or next token, or a hidden state."""
     answer = result.provenance.get("answer")
     if isinstance(answer, dict) and answer.get("kind") == "answer":
         return [f"explains {query}"]
     if isinstance(answer, dict) and answer.get("name") and result.method in ANSWER_WAYS:
-        at = [f"query {query}"] if result.method == METHOD else []  # the other is about all positions
+        at = [f"query {query}"] if result.method == METHOD else []  # answer_inputs is about all positions
         return [f"explains {screen.shown(repr(answer['name']))}", *at]
     return [f"query {query}"]
 
 
 def _method(result: TokenAttention) -> str:
-    """The method with what changes its meaning: edges, receptive field, a start above the input, residual, sinks, units,
-    and what the numbers are where that is said."""
+    """Return the method with everything that changes its meaning: edges, receptive field, start, residual, sinks, units
+    and the kind of values."""
     how = result.provenance
     more = [f"edges {how['edges']}"] if how.get("edges") and not result.method.startswith("answer_") else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
     more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
     more += ["residual measured"] if how.get("residual") == "measured" else []
-    more += ["sinks stay"] if (how.get("sinks") or {}).get("mode") == "residual" else []
+    more += ["sinks residual"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
     more += [f"{how['unit']}s"] if how.get("unit") not in (None, "token") else []
-    # of a trace, shares are what anybody expects; what a written answer has is said
+    # shares are the default for a trace, so only other kinds of values are named
     usual = "shares" if (how.get("answer") or {}).get("kind") != "answer" else None
     more += [str(how["values"])] if how.get("values") not in (None, usual) else []
     return result.method + (f" ({', '.join(more)})" if more else "")
 
 
 def shade(share: float) -> Style:
-    """The colour of a share as background, with black or white on it, whichever reads better; none of NaN."""
+    """Return the style of a share: its colour as background with readable text; no style for NaN."""
     if math.isnan(share):
         return Style()
     red, green, blue = (int(c) for c in colours(np.array(share)).round())
@@ -244,7 +284,7 @@ def character(share: float, screen: Screen) -> str:
 
 
 def _sentence(tokens: Sequence[str], row: FloatArray, signed: bool, screen: Screen) -> Text:
-    """signed: whether what is below 0 speaks against an answer."""
+    """Return the shaded tokens. signed: whether values below 0 count against an answer."""
     line = Text()
     depths = row.clip(0) / (np.nanmax(row) if np.nanmax(row) > 0 else 1) if signed else shares(row)
     for number, (token, depth, value) in enumerate(zip(tokens[:SENTENCE], depths.tolist(), row.tolist(), strict=False)):
@@ -260,7 +300,7 @@ def patch_lines(patches: FloatArray, screen: Screen) -> Iterator[Text]:
     if columns > screen.width:
         yield Text(f"{rows} by {columns} patches are too wide for {screen.width} columns: use overlay()")
         return
-    cell = 2 if 2 * columns <= screen.width else 1  # two columns of a terminal are about a square
+    cell = 2 if 2 * columns <= screen.width else 1  # two characters are about a square
     for of_row in shares(patches).tolist():
         line = Text(no_wrap=True)
         for share in of_row:
@@ -277,7 +317,7 @@ def _legend(values: FloatArray, screen: Screen) -> Text:
 
 
 def ramp(low: str, high: str, screen: Screen) -> Text:
-    """All shades between two names."""
+    """Return a scale of all shades between two labels."""
     line = Text(f"{low} ")
     for share in np.linspace(0, 1, 20 if screen.coloured else 10).tolist():
         line.append(" " if screen.coloured else character(share, screen), shade(share) if screen.coloured else None)
@@ -285,7 +325,7 @@ def ramp(low: str, high: str, screen: Screen) -> Text:
 
 
 def most_listed(inputs: TokenAttention | Comparison) -> int:
-    """How many inputs a table has."""
+    """Return the number of inputs in a table."""
     n = len(inputs.tokens)
     return HIGHEST_OF_AN_IMAGE if inputs.patches else HIGHEST if n > LONG else n
 
@@ -293,9 +333,10 @@ def most_listed(inputs: TokenAttention | Comparison) -> int:
 def fronts(
     inputs: TokenAttention | Comparison, listed: Sequence[int], screen: Screen, share: int, head: str = ""
 ) -> list[str]:
-    """A line above a table's first columns, and for each input its position, part and token.
+    """Return the first columns of a table: a header, and the position, part and token of each input.
 
-    share: tokens take at most this part of the screen, a half or a third. head: the name of the column of tokens.
+    share: tokens take at most 1 / share of the screen.
+    head: the name of the token column.
     """
     tokens = [head, *(screen.shown(inputs.tokens[i]) for i in listed)]
     parts = ["", *(screen.shown(inputs.parts[i]) if inputs.parts else "" for i in listed)]
@@ -310,10 +351,14 @@ def fronts(
 
 
 def _table(result: TokenAttention, row: FloatArray, signed: bool, screen: Screen) -> Iterator[Text]:
-    """signed: whether what is below 0 speaks against an answer, so that it counts by its size."""
+    """Yield the table. signed: whether values below 0 count against an answer, and are ranked by absolute value."""
     order = np.argsort(-np.abs(row) if signed else -row, kind="stable").tolist()
-    limit = most_listed(result)
+    if result.seconds:  # the bar over time shows the sound
+        order = [i for i in order if result.seconds[i] is None]
+    limit = min(most_listed(result), len(order))
     listed, bold = sorted(order[:limit]), set(order[:BOLD])
+    if not listed:
+        return
     numbers = numbers_of(row[listed])
     number_cells = max(map(len, numbers))
     largest = float(np.nanmax(np.abs(row))) or 1.0
@@ -323,13 +368,13 @@ def _table(result: TokenAttention, row: FloatArray, signed: bool, screen: Screen
         style = "bold" if i in bold else "dim" if result.special[i] else ""
         line += bar(float(row[i]) / largest, max(cells, 0), screen)
         yield Text(line.rstrip(), style=style, no_wrap=True, overflow="crop")
-    if limit < len(row):
+    if limit < len(order):
         kind = "largest" if signed else "highest"
-        yield Text(f"{len(row) - limit:,} of {len(row):,} inputs are left out: these are the {limit} {kind}")
+        yield Text(f"{len(order) - limit:,} of {len(order):,} inputs are not shown; these are the {limit} {kind}")
 
 
 def bar(share: float, cells: int, screen: Screen) -> str:
-    """A bar of up to so many cells; of a negative share, of other signs; of NaN, none."""
+    """Return a bar of up to `cells` characters; lighter for a negative share, empty for NaN."""
     if math.isnan(share):
         return ""
     if share < 0:
@@ -341,9 +386,9 @@ def bar(share: float, cells: int, screen: Screen) -> str:
 
 
 def numbers_of(values: FloatArray) -> list[str]:
-    """Print numbers with three digits of the largest, so that rows over thousands of inputs are not all 0.000; NaN as -."""
+    """Format numbers with three digits of the largest, so that small values are not all 0.000. NaN becomes -."""
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
-    if np.isnan(values).any():  # nobody computed it
+    if np.isnan(values).any():  # not computed
         shown = iter(numbers_of(values[~np.isnan(values)]))
         return ["-" if np.isnan(value) else next(shown) for value in values.tolist()]
     if largest and not 1e-6 <= largest < 1e6:
