@@ -46,9 +46,20 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-SETTLED = """() => {
+# Browsers report in a later task that a <details> was opened, so events that are due come first.
+SETTLED = """async () => {
+    await new Promise(done => setTimeout(done));
     const page = document.querySelector("article.attnflow");
     return !!page && page.dataset.settled === page.dataset.updated && !page.querySelector("[aria-busy=true]");
+}"""
+
+# The same for the app, whose pages are in slots: no slot, no page and no edit is at work.
+IDLE = """async () => {
+    await new Promise(done => setTimeout(done));
+    const settled = page => page.dataset.settled === page.dataset.updated && !page.querySelector("[aria-busy=true]");
+    const forms = [...document.querySelectorAll(".slot .go [type=submit]")];
+    return !document.querySelector(".edit[aria-busy=true]") && forms.every(go => !go.disabled) &&
+        [...document.querySelectorAll("article.attnflow")].every(settled);
 }"""
 
 

@@ -30,18 +30,12 @@ from attnflow.server.limits import Limits
 from attnflow.server.service import Served, served
 from attnflow.view import document
 from helpers.architectures import IMAGE, VOCABULARY, hf
-from helpers.browser import HURRY, PATIENCE, opened, screenshot
+from helpers.browser import HURRY, IDLE, PATIENCE, opened, screenshot
 from helpers.small_tokenizers import wordpiece
 
 EXAMPLE = "the key to the cabinets"
 OTHER = "the keys near the old cabinet"
 LONG = "the key to the cabinets " * 20
-
-IDLE = """() => {
-    const pages = [...document.querySelectorAll("article.attnflow")];
-    const settled = page => page.dataset.settled === page.dataset.updated && !page.querySelector("[aria-busy=true]");
-    return [...document.querySelectorAll(".slot .go [type=submit]")].every(go => !go.disabled) && pages.every(settled);
-}"""
 
 
 @pytest.fixture(scope="module", autouse=True)

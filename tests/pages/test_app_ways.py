@@ -18,20 +18,12 @@ from attnflow.server.app import Server
 from attnflow.server.limits import Limits
 from attnflow.server.service import served
 from helpers.answers import decoder
-from helpers.browser import HURRY, PATIENCE
+from helpers.browser import HURRY, IDLE, PATIENCE
 from helpers.served import serving
 
 EXAMPLE = "the key to the cabinets"
 PROMPT = "The key is in the cabinet. Nobody has the books. Who has the key?"
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
-
-IDLE = """() => {
-    const pages = [...document.querySelectorAll("article.attnflow")];
-    const settled = page => page.dataset.settled === page.dataset.updated && !page.querySelector("[aria-busy=true]");
-    const busy = document.querySelector(".edit[aria-busy=true]");
-    const forms = [...document.querySelectorAll(".slot .go [type=submit]")];
-    return !busy && forms.every(go => !go.disabled) && pages.every(settled);
-}"""
 
 
 @pytest.fixture(scope="module")
