@@ -2,18 +2,22 @@
 
 attention_graph   builds the attention graph from attention weights: heads reduced, residual connection added
 rollout, flow     compute token attention [layer, query, input] from the graph
+token_attention   raw attention, rollout or flow of weights as a labelled result, which draws and saves itself
 max_flow          one pair, with the flow on every edge and the cut that proves it
 joint_flow        shares of all inputs in one maximum flow, the one of least norm; least_norm_flow gives its edges and
-proof single_head       token attention of one head
+                  proof
+single_head       token attention of one head
 rank_heads        ranks heads by how well they match an alignment; aligned_pairs makes one from a name, tokens or an
-array merge             the graph over words, spans or regions
+                  array
+merge             the graph over words, spans or regions
 load, wrap        a model: trace(text) gives all of the above with tokens, words and prediction; blank_out(text) and
                   gradient(text) measure what each token is worth; load() without a name loads the embedded model
                   answer(prompt) returns an Answer: what a language model writes, and where it came from
                   similarity(first, second) returns a Similarity: how similar a sentence-embedding model finds two texts
 evaluate          how well views agree with importance: evaluate.evaluate(model, texts, labels)
 column_sums       how much attention each key gets, from queries and keys alone; log_sum_exp gives the rows'
-denominators TokenAttention    a result: values with their labels; shows and saves itself
+                  denominators
+TokenAttention    a result: values with their labels; shows and saves itself
 """
 
 import importlib
@@ -24,6 +28,7 @@ from attnflow.flow import CutEdge, FlowPath, MaxFlow, flow, max_flow
 from attnflow.graph import attention_graph, merge
 from attnflow.heads import HeadScore, aligned_pairs, rank_heads, single_head
 from attnflow.joint_flow import JointFlow, joint_flow, least_norm_flow
+from attnflow.labelled import token_attention
 from attnflow.result import Score, TokenAttention
 from attnflow.rollout import rollout
 from attnflow.version import __version__ as __version__
@@ -74,6 +79,7 @@ __all__ = [
     "rank_heads",
     "rollout",
     "single_head",
+    "token_attention",
     "wrap",
 ]
 

@@ -149,6 +149,23 @@ def read_layer(text: str, depth: int, others: str = "or last") -> int:
     return int(digits) - 1
 
 
+def read_layers(text: str, depth: int) -> list[int]:
+    """Return the numbers from 0 of layers given as a range, a list, last or all.
+
+    >>> read_layers("1-3", 6), read_layers("L2,L5", 6), read_layers("last", 6)
+    ([0, 1, 2], [1, 4], [5])
+    """
+    if text == "all":
+        return list(range(depth))
+    numbers: list[int] = []
+    for part in text.split(","):
+        ends = [read_layer(end.strip(), depth, "a range such as 1-4, last or all") for end in part.split("-")]
+        if len(ends) > 2 or ends[0] > ends[-1]:
+            raise InputError(f"layers {text!r}: expected a range such as 1-4, a list such as 1,3, last or all")
+        numbers += range(ends[0], ends[-1] + 1)
+    return sorted(set(numbers))
+
+
 def read_head(text: str) -> tuple[int, int] | None:
     """Return layer and head, counted from 0, of a name such as L3.5 for head 5 of layer 3; None for other texts.
 

@@ -366,7 +366,9 @@ def test_processes_end_with_the_one_that_started_them(tmp_path: Path, number: si
     (tmp_path / "plan.py").write_text(SCRIPT)
     (tmp_path / "a.txt").write_bytes(b"line\n" * 100_000)
     command = [sys.executable, tmp_path / "plan.py", tmp_path / "a.txt", "0"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    # a shell starts background jobs, such as these tests, with SIGINT ignored
+    with subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n" and process.stdout.readline()
         workers = helpers_of(process.pid)

@@ -46,7 +46,8 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
-# Browsers report in a later task that a <details> was opened, so events that are due come first.
+# Browsers report in a later task that a <details> was opened, so events that are due come first. Frames of their own
+# process may be later still: wait for what they show.
 SETTLED = """async () => {
     await new Promise(done => setTimeout(done));
     const page = document.querySelector("article.attnflow");

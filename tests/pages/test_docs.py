@@ -476,7 +476,7 @@ def test_a_command_of_each_kind_is_run() -> None:
     assert [(line.split()[2], bool(expected)) for line, expected in RUN] == [
         ("show", True),
         ("show", False),
-        ("compare", False),
+        ("figure", False),
     ]
 
 
@@ -489,7 +489,8 @@ def examples(page: str, folder: Path) -> int:
 
 
 def test_the_start_with_arrays(tmp_path: Path) -> None:
-    assert examples("start-arrays.md", tmp_path) == 7
+    assert examples("start-arrays.md", tmp_path) == 9
+    assert (tmp_path / "flow.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "page.html").stat().st_size > 1000
 
 

@@ -270,10 +270,16 @@ def test_three_pages_in_a_notebook(browser: Any, sentence: Case, decoder: Case, 
             settle(frame)
             assert frame.evaluate("origin") == "null"
             frame.locator(".everything > summary").click()
+            frame.wait_for_selector('[data-panel="compare"] .row[data-method]')  # the frame may hear of the click later
             settle(frame)
         before = [text_of(frame) for frame in (second, third)]
         first.locator('.row[data-method="raw"] .tok[data-i="3"]').click()
+        settle(first)
+        first.wait_for_function(
+            "() => document.hasFocus()"
+        )  # another process may draw the frame, and hears of it later
         page.keyboard.press("q")
+        settle(first)
         first.locator("#tab-paths").click()
         settle(first)
         assert first.locator(".pair").inner_text() == "between key at L6"

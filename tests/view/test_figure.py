@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import re
+import warnings
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,10 +12,11 @@ import numpy as np
 import pytest
 
 from attnflow import TokenAttention
-from attnflow.errors import InputError
+from attnflow.errors import AttentionWarning, InputError
 from attnflow.paper.figures import pronoun_figure
 from attnflow.paper.pronoun_data import FIGURE_4
 from attnflow.paper.pronouns import MaskedPronoun
+from attnflow.view import sheet
 from attnflow.view.figure import correlation_curves, layer_maps, layered_graph, save
 
 matplotlib = pytest.importorskip("matplotlib", reason="needs matplotlib")
@@ -101,12 +104,105 @@ def test_words_are_text_in_svg_and_dollars_are_dollars(tmp_path):
     assert "dc:date" not in held
 
 
-def test_the_users_own_settings_change_nothing_and_are_kept(tmp_path):
-    save(FIGURES["maps"](), tmp_path / "one.svg")
-    with matplotlib.rc_context({"text.usetex": True, "font.size": 20, "svg.fonttype": "path"}):
+def test_figures_follow_the_fonts_and_sizes_of_matplotlib_and_nothing_else(tmp_path):
+    plain = FIGURES["maps"]()
+    save(plain, tmp_path / "one.svg")
+    with matplotlib.rc_context({"text.usetex": True, "axes.facecolor": "black", "text.color": "white"}):
         save(FIGURES["maps"](), tmp_path / "two.svg")
-        assert matplotlib.rcParams["font.size"] == 20
+        assert matplotlib.rcParams["text.usetex"] is True  # the user's settings are kept
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+    for name, figure in FIGURES.items():
+        with matplotlib.rc_context({"font.size": 14, "font.family": "serif", "xtick.labelsize": 9}):
+            large = figure()
+            assert matplotlib.rcParams["font.size"] == 14
+        ticks = [tick for at in large.axes for tick in at.get_xticklabels() if tick.get_text()]
+        assert {tick.get_size() for tick in ticks} <= {9.0, 12.0}, name  # 12: notes
+        assert all(tick.get_family()[0] == "DejaVu Serif" for tick in ticks), name
+        assert large.get_size_inches()[1] > figure().get_size_inches()[1] or name in ("curves", "pronouns")
+    with matplotlib.rc_context({"savefig.dpi": 50}):
+        save(plain, tmp_path / "coarse.png")
+    save(plain, tmp_path / "fine.png")
+    coarse, fine = ((tmp_path / f"{name}.png").read_bytes() for name in ("coarse", "fine"))
+    assert len(fine) > 2 * len(coarse)
+
+
+def test_a_font_that_is_not_installed_is_named_with_what_is_used_instead():
+    with (
+        pytest.warns(
+            AttentionWarning, match=r"^the font 'No Such Font' is not installed: the figure uses 'DejaVu Sans'$"
+        ),
+        sheet.style("No Such Font"),
+    ):
+        page = FIGURES["graph"]()
+    assert page.axes[0].get_yticklabels()[0].get_family()[0] == "DejaVu Sans"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with sheet.style("dejavu serif", 10):  # a font by any case; 10 is matplotlib's own default and still counts
+            page = FIGURES["graph"]()
+            tick = page.axes[0].get_yticklabels()[0]
+            assert (tick.get_family()[0], tick.get_size()) == ("DejaVu Serif", 10.0)
+    if "STIXGeneral" in matplotlib.font_manager.fontManager.get_font_names():
+        with pytest.warns(AttentionWarning, match=r"uses '.*', which looks much like it"), sheet.style("Times"):
+            pass
+    with pytest.raises(InputError, match=r"^size=0: expected a font size from 3 to 40 points$"), sheet.style(size=0):
+        pass
+
+
+@pytest.mark.parametrize("width", [2.5, 3.3, 5.0, 12.0])
+def test_a_figure_has_the_width_that_was_given_and_its_words_lie_inside(width):
+    for page in (
+        layered_graph(views(WORDS), width=width),
+        layered_graph(views(WORDS), upwards=True, width=width),
+        layer_maps([("a long title of an example, longer than any column", views(WORDS, query=0))], width=width),
+        layer_maps([("", views(WORDS, query=0))], shared="all", values=True, width=max(width, 3.3)),
+    ):
+        renderer = drawn(page)
+        across = page.get_size_inches()[0]
+        assert across == pytest.approx(max(width, 3.3) if page.axes[0].texts else width)
+        assert len([at for at in page.axes if at.get_title() or at.images]) == 3
+        for at in page.axes:
+            for text in [*at.get_xticklabels(), *at.get_yticklabels(), at.title]:
+                box = text.get_window_extent(renderer)
+                assert not text.get_text() or (box.x0 >= -2 and box.x1 <= across * page.dpi + 2), text.get_text()
+
+
+def test_panels_that_do_not_fit_go_below_each_other():
+    wide, narrow = layered_graph(views(WORDS), width=6.9), layered_graph(views(WORDS), width=1.6)
+    assert len({round(at.get_position().y0, 3) for at in wide.axes}) == 1
+    assert len({round(at.get_position().y0, 3) for at in narrow.axes}) == 3
+    with pytest.raises(InputError) as e:
+        layer_maps([("", views([f"t{i}" for i in range(40)], query=0))], width=3.3)
+    assert re.fullmatch(
+        r"width=3.3: a map of 40 tokens needs at least 6\.\d inches; give a greater width, a smaller font, or a shorter text",
+        str(e.value),
+    )
+    layer_maps(
+        [("", views([f"t{i}" for i in range(40)], query=0))], width=float(re.findall(r"[\d.]+", str(e.value))[2])
+    )
+    with pytest.raises(InputError, match=r"^width=True: expected inches from 1 to 27.6, or None$"):
+        layered_graph(views(WORDS), width=True)
+    with pytest.raises(InputError, match=r"^a graph of 201 tokens: expected at most 200; choose a shorter text$"):
+        layered_graph({"raw": result([f"t{i}" for i in range(201)])})
+
+
+def test_without_special_tokens_their_rows_are_left_out_but_not_the_coloured_one():
+    special = [token in ("[CLS]", "<?>") for token in WORDS]
+    whole = {name: replace(one, special=special) for name, one in views(WORDS).items()}
+    bare = {name: one.without_special() for name, one in whole.items()}
+    page = layered_graph(bare, query=None)
+    assert [tick.get_text() for tick in page.axes[0].get_yticklabels()] == WORDS[1:-1]
+    ends = np.concatenate([s.astype(int) for s in page.axes[0].collections[0].get_segments()])
+    assert set(ends[:, 1]) == set(range(5))
+    page = layered_graph(bare, query="[CLS]")
+    assert [tick.get_text() for tick in page.axes[0].get_yticklabels()] == WORDS[:-1]
+    segments = page.axes[0].collections[0].get_segments()
+    assert {tuple(s[1].astype(int))[1] for s in segments} == set(range(1, 6))  # nothing leads to [CLS]
+    assert {tuple(s[0].astype(int))[1] for s in segments} == set(range(6))  # but its own edges are drawn
+    shares = [one.values / one.values.sum(-1, keepdims=True) for one in bare.values()]
+    top = max(share.max() for share in shares)
+    assert len(segments) == (shares[0][:, :6] >= 1e-3 * top).sum()
+    with pytest.raises(InputError, match="has 1 queries of 7 inputs: expected all queries"):
+        layered_graph({"raw": result(WORDS, query=0)}, query=None)
 
 
 def test_the_graph_has_an_edge_for_every_weight_as_strong_as_its_share():

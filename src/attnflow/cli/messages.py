@@ -8,7 +8,14 @@ from typing import Any
 
 from typer.core import TyperGroup, TyperOption
 
-ALIASES = {"gguf_file": "gguf", "methods": "method", "layers": "layer", "by": "blank", "max_new_tokens": "tokens"}
+ALIASES = {
+    "gguf_file": "gguf",
+    "methods": "method",
+    "layers": "layer",
+    "by": "blank",
+    "max_new_tokens": "tokens",
+    "size": "font_size",
+}
 """Library arguments whose option has a different name."""
 
 ARGUMENT = re.compile(r"\b([a-z_]+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[\w.…-]*)")

@@ -249,3 +249,9 @@ def query_of(trace: Trace, kind: str, place: int | None) -> int:
     if kind in ("masked token", "next token") or trace.default_query is None:
         return place or 0
     return trace.default_query
+
+
+def by_reason(missing: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Group missing importances by reason: (names, reason)."""
+    reasons = dict.fromkeys(missing.values())
+    return [(" and no ".join(name for name, reason in missing.items() if reason == why), why) for why in reasons]

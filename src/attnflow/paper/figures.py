@@ -137,7 +137,7 @@ def pronoun_figure(examples: Sequence[pronouns.MaskedPronoun]) -> Figure:
                 _candidate_curves(at, e, name, wide)
                 at.text(0, 1.15, sheet.title(name), transform=at.transAxes, va="bottom")
                 if column == 0:
-                    at.set_ylabel("weight", size=sheet.SMALL)
+                    at.set_ylabel("weight", size=sheet.small())
                 if column == len(names) - 1:
                     _name_lines(at, e, name, tall)
     return page
@@ -148,7 +148,7 @@ def _bars(at: Axes, e: pronouns.MaskedPronoun) -> None:
     meant = (pronouns.implied(e.example, 1.0, 0.0), pronouns.implied(e.example, 0.0, 1.0))
     for row, (form, p, candidate) in enumerate(zip(e.forms, (e.p_male, e.p_female), meant, strict=True)):
         at.barh(row, p / total, height=0.62, color=sheet.FAINT if candidate is None else sheet.PAIR[candidate])
-        at.text(p / total + 0.04, row, f"{p / total:.2f}", va="center", size=sheet.SMALL)
+        at.text(p / total + 0.04, row, f"{p / total:.2f}", va="center", size=sheet.small())
         at.text(-0.06, row, form, va="center", ha="right")
     at.set(xlim=(0, 1.25), ylim=(1.6, -0.6), xticks=[], yticks=[])
     at.spines["bottom"].set_visible(False)
@@ -160,9 +160,11 @@ def _candidate_curves(at: Axes, e: pronouns.MaskedPronoun, name: str, wide: floa
     for candidate, mark in ((0, "o"), (1, "^")):
         at.plot(layers, weights[:, candidate], color=sheet.PAIR[candidate], marker=mark, markersize=2.6, clip_on=False)
     at.set(xlim=(-0.4, len(weights) - 0.6), ylim=(0, max(float(weights.max()), 1e-12) * 1.04))
-    at.set_xticks(layers, sheet.layer_names(range(len(weights)), wide / len(weights), sheet.SMALL), size=sheet.SMALL)
+    at.set_xticks(
+        layers, sheet.layer_names(range(len(weights)), wide / len(weights), sheet.small()), size=sheet.small()
+    )
     at.locator_params(axis="y", nbins=4)
-    at.tick_params(axis="y", labelsize=sheet.SMALL)
+    at.tick_params(axis="y", labelsize=sheet.small())
     for layer in layers:
         which = e.favoured(name, int(layer))
         at.scatter(
@@ -174,7 +176,7 @@ def _candidate_curves(at: Axes, e: pronouns.MaskedPronoun, name: str, wide: floa
 def _name_lines(at: Axes, e: pronouns.MaskedPronoun, name: str, tall: float) -> None:
     """Write the candidates' names at the ends of their curves, moved apart if the curves meet."""
     ends = e.weights[name][-1] / at.get_ylim()[1]
-    apart = 1.3 * sheet.SIZE / 72 / tall
+    apart = 1.3 * sheet.points() / 72 / tall
     middle, half = float(ends.mean()), max(float(abs(ends[0] - ends[1])), apart) / 2
     upper = int(ends[1] > ends[0])
     for candidate, word in enumerate(e.example.names):

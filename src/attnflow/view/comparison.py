@@ -19,13 +19,12 @@ from rich.console import Console, RenderableType
 
 from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
-from attnflow.evaluate.importances import Importance, Report, answering_position, plan_of, worth_of
+from attnflow.evaluate.importances import Importance, Report, answering_position, by_reason, plan_of, worth_of
 from attnflow.evaluate.statistics import rank_correlations, spearman
 from attnflow.files import PICTURES, of_extension, table_text, write_whole
 from attnflow.source_methods import ANSWER_WAYS
 from attnflow.view.comparison_figure import shaded_lines
 from attnflow.view.comparison_text import render
-from attnflow.view.explain import by_reason
 from attnflow.view.sheet import save
 
 if TYPE_CHECKING:
@@ -120,8 +119,12 @@ class Comparison:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes about the numbers, as sentences."""
-        reasons = [f"no {names}: {why}" for names, why in by_reason(self.missing)]
-        return (*self.reliability, *reasons, *([] if self.summed is None else [self.summed]))
+        return (*self.reliability, *self.left_out, *([] if self.summed is None else [self.summed]))
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Which methods are missing, and why: one sentence per reason."""
+        return tuple(f"no {names}: {why}" for names, why in by_reason(self.missing))
 
     @property
     def reliability(self) -> tuple[str, ...]:
@@ -301,6 +304,42 @@ def compare(
             **({} if special else {"steps": ["without_special"]}),
         },
     )
+
+
+def of_results(results: Mapping[str, TokenAttention], *, query: int | str | None = None, layer: int = -1) -> Comparison:
+    """Return the comparison of results by name, for one query at one layer, without a model.
+
+    results: results of one text, such as those of `attnflow.token_attention` or of files.
+    query, layer: as in `TokenAttention.row`.
+
+    >>> import numpy as np
+    >>> from attnflow import token_attention
+    >>> weights = np.random.default_rng(0).dirichlet(np.ones(3), size=(2, 4, 3))
+    >>> of_results({m: token_attention(weights, ["the", "old", "key"], m) for m in ("raw", "flow")})
+    Comparison(raw, flow; query 'the', L2; 'the old key')
+    """
+    if not results:
+        raise InputError("there are no results: expected at least one, by the name of its method")
+    first = next(iter(results.values()))
+    for name, result in results.items():
+        if result.tokens != first.tokens:
+            raise InputError(
+                f"{name!r} is a result for {result.text[:40]!r}: expected {first.text[:40]!r}, like the first"
+            )
+    rows = np.stack([result.row(query, layer) for result in results.values()]).astype(np.float64)
+    rows.flags.writeable = False
+    level, number = first.where(query, layer)
+    token, position = first.query_tokens[number], first.queries[number]
+    stands = position < len(first.tokens) and first.tokens[position] == token
+    return Comparison(
+        methods=tuple(results), values=rows, correlations=_correlations(np.abs(rows)), layer=first.layers[level],
+        query=position, query_token=token, place=position if stands else None, tokens=first.tokens,
+        special=first.special, text=first.text, parts=first.parts, patches=first.patches,
+        missing=dict.fromkeys(("gradient", "blank-out"), "there is no model"),
+        provenance={
+            **first.provenance, "reliability": [note for result in results.values() for note in result.reliability],
+        },
+    )  # fmt: skip
 
 
 def _correlations(values: NDArray[np.float64]) -> FloatArray:

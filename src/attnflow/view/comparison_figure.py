@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MOST = 1000  # tokens in a figure
 BLOCKS = 6  # more in one column would fill over two thirds of a page
 NARROWEST = 2.0  # inches
+# lengths in inches if text has its default size; all of them grow with the text
 LINE = 0.152  # height of a line
 BOX = 0.136
 PAD = 0.028  # between a word and the edge of its box
@@ -38,7 +39,8 @@ def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figur
     If a method has values below 0, shades show the absolute value, and values below 0 are orange. Next to each line is its
     rank correlation with blank-out. The query's token is framed.
 
-    width: in inches; by default, a column of a paper (3.25), or a page (6.9) if the column would need more than six blocks.
+    width: of the figure, in inches; by default, up to a column of a paper (3.25), or a page (6.9) if the column would need
+        more than six blocks.
     """
     if comparison.patches is not None:
         raise InputError(
@@ -55,12 +57,12 @@ def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figur
         raise InputError(f"width={width!r}: expected inches from {NARROWEST:g} to {4 * sheet.PAGE:g}, or None")
     with sheet.style():
         words = [sheet.label(token) for token in comparison.tokens]
-        boxes = {word: sheet.room([word]) + 2 * PAD for word in set(words)}
+        boxes = {word: _room([word]) + 2 * PAD for word in set(words)}
         wide = [boxes[word] for word in words]
-        left = sheet.room(comparison.methods) + 0.07
-        right = 0.0 if comparison.measure is None else sheet.room(["−0.00"]) + 0.08
+        left = _room(comparison.methods) + 0.07
+        right = 0.0 if comparison.measure is None else _room(["−0.00"]) + 0.08
         widths = (sheet.COLUMN, sheet.PAGE) if width is None else (width,)
-        for across in widths:
+        for across in (one / sheet.scaled(1) for one in widths):
             room = max(across - 2 * MARGIN - left - right, *wide)
             blocks = [
                 [section[i] for i in block]
@@ -69,7 +71,8 @@ def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figur
             ]
             if len(blocks) <= BLOCKS:
                 break
-        return _draw(comparison, words, wide, blocks, left, room, right)
+        least = 0.0 if width is None else width / sheet.scaled(1) - 2 * MARGIN
+        return _draw(comparison, words, wide, blocks, left, room, right, least)
 
 
 def _draw(
@@ -80,6 +83,7 @@ def _draw(
     left: float,
     room: float,
     right: float,
+    least: float,
 ) -> Figure:
     from matplotlib import colormaps
 
@@ -87,17 +91,18 @@ def _draw(
     oranges: Any = colormaps["Oranges"]
     taken = max(sum(wide[i] + BETWEEN for i in block) for block in blocks)
     edge = left + min(taken, room) + right  # correlations stay next to a short sentence
-    foot = _foot(comparison, max(edge, sheet.COLUMN - 2 * MARGIN))
-    whole = max(edge, max(sheet.room([line], sheet.SMALL) for line in foot), _scale_width())
+    foot = _foot(comparison, max(edge, least or sheet.COLUMN - 2 * MARGIN))
+    whole = max(edge, least, max(_room([line], sheet.small()) for line in foot), _scale_width())
     over, under = 0.16, 0.15 + SMALL_LINE * len(foot)
     begins = {section[0]: name for name, section in comparison.sections if name}
     height = over + len(blocks) * (len(comparison.methods) * LINE + APART) - APART + SMALL_LINE * len(begins) + under
-    page = sheet.empty(whole + 2 * MARGIN, height + 2 * MARGIN)
-    at = sheet.axes(page, MARGIN, MARGIN, whole, height)
+    page = sheet.empty(*map(sheet.scaled, (whole + 2 * MARGIN, height + 2 * MARGIN)))
+    at = sheet.axes(page, *map(sheet.scaled, (MARGIN, MARGIN, whole, height)))
     at.set(xlim=(0, whole), ylim=(0, height))
     at.set_axis_off()
     top = height - over
-    _words(at, left, top + 0.05, sheet.line(_heading(comparison), edge - left - right, sheet.SMALL), color=QUIET)
+    heading = sheet.line(_heading(comparison), sheet.scaled(edge - left - right), sheet.small())
+    _words(at, left, top + 0.05, heading, color=QUIET)
     if comparison.measure is not None:
         _words(at, edge, top + 0.05, "ρ", ha="right", color=QUIET, style="italic")
     shade = [signed_shares(row) for row in comparison.values]
@@ -136,6 +141,11 @@ def _draw(
     return page
 
 
+def _room(words: Iterable[str], size: float | None = None) -> float:
+    """Return the width of the longest word in the lengths of this module."""
+    return sheet.room(words, size) / sheet.scaled(1)
+
+
 def _box(at: Axes, x: float, y: float, width: float, colour: Any, framed: bool = False) -> None:
     from matplotlib.patches import Rectangle
 
@@ -144,7 +154,7 @@ def _box(at: Axes, x: float, y: float, width: float, colour: Any, framed: bool =
 
 
 def _words(at: Axes, x: float, y: float, words: str, **more: Any) -> None:
-    at.text(x, y, words, va="baseline", size=sheet.SMALL, fontfamily=sheet.families(words), **more)
+    at.text(x, y, words, va="baseline", size=sheet.small(), fontfamily=sheet.families(words), **more)
 
 
 def _heading(comparison: Comparison) -> str:
@@ -165,12 +175,14 @@ def _foot(comparison: Comparison, width: float) -> list[str]:
         pieces.append("White: not computed.")
     if comparison.measure is not None:
         pieces.append(f"ρ: rank correlation with {comparison.measure}.")
+    for reason in comparison.left_out:
+        pieces += f"{reason[0].upper()}{reason[1:]}.".split(" ")
     if comparison.summed is not None:
         pieces += f"{comparison.summed[0].upper()}{comparison.summed[1:]}.".split(" ")
     lines = [""]
     for piece in pieces:  # keep a name with its numbers
         longer = f"{lines[-1]} {piece}".strip()
-        if sheet.room([longer], sheet.SMALL) <= width:
+        if _room([longer], sheet.small()) <= width:
             lines[-1] = longer
         else:
             lines.append(piece)
@@ -181,14 +193,14 @@ LOWEST, HIGHEST = "lowest", "highest of each method"
 
 
 def _scale_width() -> float:
-    return 0.8 + sheet.room([LOWEST], sheet.SMALL) + sheet.room([HIGHEST], sheet.SMALL)
+    return 0.8 + _room([LOWEST], sheet.small()) + _room([HIGHEST], sheet.small())
 
 
 def _scale(at: Axes, y: float, blues: Any) -> None:
     from matplotlib.patches import Rectangle
 
     _words(at, 0, y, LOWEST, color=QUIET)
-    x = sheet.room([LOWEST], sheet.SMALL) + 0.05
+    x = _room([LOWEST], sheet.small()) + 0.05
     for step in range(STEPS):
         colour = blues(0.9 * step / (STEPS - 1))
         at.add_patch(Rectangle((x + 0.05 * step, y), 0.0505, 0.06, facecolor=colour, linewidth=0))

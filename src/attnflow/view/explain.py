@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnflow.capture.inputs import unusable
-from attnflow.evaluate.importances import Importance, Worth, answering_position, plan_of, worth_of
+from attnflow.evaluate.importances import Importance, Worth, answering_position, by_reason, plan_of, worth_of
 from attnflow.view import document
 from attnflow.view.page import Page
 from attnflow.view.photo import seen
@@ -87,9 +87,3 @@ def traced(model: Model, text: Any, target: str | None = None, truncate: bool = 
         keep = layers * heads * n <= document.HEADS
     trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=keep)
     return trace
-
-
-def by_reason(missing: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Group missing importances by reason: (names, reason)."""
-    reasons = dict.fromkeys(missing.values())
-    return [(" and no ".join(name for name, reason in missing.items() if reason == why), why) for why in reasons]

@@ -1,9 +1,10 @@
 """Figures for print, in the style of the paper: layered graphs, layer × token maps, shaded sentences, correlation curves.
 
 Each function takes results or plain numbers and returns a matplotlib Figure; `save` writes it. Figures fit the width of a
-page (about 7 inches) if there is room for the words.
+page (about 7 inches) if there is room for the words, or have the width that you give. Fonts and sizes follow matplotlib's
+rcParams.
 
-    save(layered_graph({"raw": t.raw("all"), "flow": t.flow("all")}), "figure1.svg")
+    save(layered_graph({"raw": t.raw("all"), "flow": t.flow("all")}, width=3.3), "figure1.svg")
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = ["correlation_curves", "layer_maps", "layered_graph", "save", "shaded_
 GAP = 0.22
 TITLE = 0.24
 FEW = 12  # tokens for which nearly all edges are visible
+MOST = 200  # tokens in a graph
 
 
 def layered_graph(
@@ -38,47 +40,68 @@ def layered_graph(
     query: int | str | None = 0,
     edges: int | None = None,
     upwards: bool = False,
+    width: float | None = None,
 ) -> Figure:
     """Draw Figure 1: for each method, the nodes (layer, token), and the token attention of layer l between l-1 and l.
 
     The width and opacity of an edge show its share of its query's row, on the same scale for all methods. The edges of one
     query are coloured.
 
-    results: results by name ("raw", "rollout", "flow") for all queries: ``t.flow("all")``.
+    results: results by name ("raw", "rollout", "flow") for all queries: ``t.flow("all")``. Without special tokens, as from
+        ``t.flow("all").without_special()``, their rows are left out too, except for the coloured query's.
     query: the position or token of the coloured query, or None.
     edges: maximum number of edges per query and layer, strongest first; by default, all for up to 12 tokens, otherwise 3.
     upwards: draw layers from bottom to top and tokens along x; by default, as in the paper, layers from left to right and
         tokens in lines.
+    width: of the figure, in inches. Methods that do not fit next to each other are drawn below each other.
     """
     first = _same_tokens(results)
-    n, depth = len(first.tokens), len(first.layers)
+    depth = len(first.layers)
     for name, result in results.items():
-        if result.queries != tuple(range(n)) or len(result.layers) != depth:
+        if len(result.layers) != depth or result.queries != first.queries:
             raise InputError(
-                f"{name!r} has {len(result.queries)} queries and {len(result.layers)} layers of {n} inputs: expected all "
-                f'queries and {depth} layers, as from .{name}("all")'
+                f"{name!r} has {len(result.queries)} queries and {len(result.layers)} layers: expected "
+                f"{len(first.queries)} and {depth}, like the first"
             )
     if edges is not None and (isinstance(edges, bool) or not isinstance(edges, int) or edges < 1):
         raise InputError(f"edges={edges!r}: expected an int of at least 1, or None")
+    rows = _rows_of_inputs(first, next(iter(results)))
     chosen = None if query is None else first.where(query)[1]
-    shares = {name: _row_shares(result) for name, result in results.items()}
+    # nodes: the inputs, and the coloured query if it is no input, such as a class token that was left out
+    nodes = rows if chosen is None or chosen in rows else sorted([*rows, chosen])
+    if len(nodes) > MOST:
+        raise InputError(f"a graph of {len(nodes)} tokens: expected at most {MOST}; choose a shorter text")
+    words = [sheet.label(first.query_tokens[row]) for row in nodes]
+    n = len(nodes)
+    shares = {}
+    for name, result in results.items():
+        shares[name] = np.zeros((depth, n, n))
+        shares[name][..., [nodes.index(row) for row in rows]] = _row_shares(result)[:, nodes]
+    place = None if chosen is None else nodes.index(chosen)
     top = max(float(s.max()) for s in shares.values()) or 1.0
     most = edges or (FEW if n <= FEW else 3)
     with sheet.style():
-        words = [sheet.label(t) for t in first.tokens]
+        gap, title = sheet.scaled(GAP), sheet.scaled(TITLE)
         if upwards:
-            cell = max(0.17, min(0.42, (sheet.PAGE - 0.4) / len(results) / n))
-            width, height, left = cell * n, 0.34 * (depth + 0.5), max(0.3, sheet.room(words[:1]))
-            lower = sheet.below(words, cell)
+            left, cells = max(sheet.scaled(0.3), sheet.room(words[:1])), float(n)
+            least = 0.17
         else:
-            left = sheet.room(words) + 0.14
-            cell = max(0.1, min(0.42, (sheet.PAGE - left - GAP * len(results)) / len(results) / (depth + 0.6)))
-            width, height, lower = cell * (depth + 0.6), 0.185 * n, 0.2
+            left, cells = sheet.room(words) + sheet.scaled(0.14), depth + 0.6
+            least = 0.1
+        columns, cell = _columns(width, len(results), left, cells, sheet.scaled(least), f"a graph of {n} tokens")
+        wide = cell * cells
+        if upwards:
+            height, lower = sheet.scaled(0.34) * (depth + 0.5), sheet.below(words, cell)
+        else:
+            height, lower = sheet.scaled(0.185) * n, sheet.scaled(0.2)
         layers = sheet.layer_names(first.layers, 1.0 if upwards else cell)
-        page = sheet.empty(left + (width + GAP) * len(results), lower + height + TITLE)
+        bands = -(-len(results) // columns)
+        page = sheet.empty(left + (wide + gap) * columns, bands * (lower + height + title))
         for number, (name, share) in enumerate(shares.items()):
-            at = sheet.axes(page, left + (width + GAP) * number, lower, width, height)
-            _edges(at, share / top, chosen, most, upwards)
+            band, column = divmod(number, columns)
+            bottom = (bands - 1 - band) * (lower + height + title) + lower
+            at = sheet.axes(page, left + (wide + gap) * column, bottom, wide, height)
+            _edges(at, share / top, place, most, upwards)
             at.set_title(sheet.title(name), pad=5)
             for side in at.spines.values():
                 side.set_visible(False)
@@ -86,15 +109,56 @@ def layered_graph(
             if upwards:
                 at.set(xlim=(-0.5, n - 0.5), ylim=(-0.25, depth + 0.25))
                 sheet.token_axis(at, words, cell)
-                at.set_yticks(range(1, depth + 1), layers if number == 0 else [""] * depth, color=sheet.FAINT)
+                at.set_yticks(range(1, depth + 1), layers if column == 0 else [""] * depth, color=sheet.FAINT)
             else:
                 at.set(xlim=(-0.3, depth + 0.3), ylim=(n - 0.5, -0.5))
                 at.set_xticks(range(1, depth + 1), layers, color=sheet.FAINT)
-                at.set_yticks(range(n), words if number == 0 else [""] * n)
-            marked = at.get_xticklabels() if upwards else at.get_yticklabels() if number == 0 else []
+                at.set_yticks(range(n), words if column == 0 else [""] * n)
+            marked = at.get_xticklabels() if upwards else at.get_yticklabels() if column == 0 else []
             for i, (word, tick) in enumerate(zip(words, marked, strict=False)):
-                tick.set(color=sheet.PAIR[1] if i == chosen else sheet.INK, fontfamily=sheet.families(word))
+                tick.set(color=sheet.PAIR[1] if i == place else sheet.INK, fontfamily=sheet.families(word))
     return page
+
+
+def _rows_of_inputs(result: TokenAttention, name: str) -> list[int]:
+    """Return the row of each input among the queries: all of them, or those that are left without special tokens."""
+    if result.queries == tuple(range(len(result.tokens))):
+        return list(range(len(result.tokens)))
+    rows: list[int] = []
+    if "without_special" in result.provenance.get("steps", ()):
+        row = -1
+        for token in result.tokens:  # the inputs are what is left of the queries, in the same order
+            row = next((i for i in range(row + 1, len(result.queries)) if result.query_tokens[i] == token), -1)
+            if row < 0:
+                break
+            rows.append(row)
+    if len(rows) < len(result.tokens):
+        raise InputError(
+            f"{name!r} has {len(result.queries)} queries of {len(result.tokens)} inputs: expected all queries, as from "
+            f'.{name}("all")'
+        )
+    return rows
+
+
+def _columns(width: float | None, count: int, left: float, cells: float, least: float, what: str) -> tuple[int, float]:
+    """Return how many panels fit next to each other, and the width of a cell, in inches.
+
+    width: of the figure; None for up to a page, all panels in one row. count: number of panels. left: room for labels.
+    cells: number of cells across a panel. least: the narrowest cell. what: the figure, for messages.
+    """
+    gap = sheet.scaled(GAP)
+    if width is None:
+        return count, max(least, min(sheet.scaled(0.42), (sheet.PAGE - left - gap * count) / count / cells))
+    if isinstance(width, bool) or not isinstance(width, int | float) or not 1 <= width <= 4 * sheet.PAGE:
+        raise InputError(f"width={width!r}: expected inches from 1 to {4 * sheet.PAGE:g}, or None")
+    narrowest = cells * least + gap
+    columns = min(count, int((width - left + 1e-9) / narrowest))
+    if columns < 1:
+        raise InputError(
+            f"width={width!r}: {what} needs at least {np.ceil(10 * (left + narrowest)) / 10:.1f} inches; give a greater "
+            "width, a smaller font, or a shorter text"
+        )
+    return columns, ((width - left) / columns - gap) / cells
 
 
 def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int, upwards: bool) -> None:
@@ -133,6 +197,7 @@ def layer_maps(
     query: int | str | None = None,
     shared: str = "method",
     values: bool = False,
+    width: float | None = None,
 ) -> Figure:
     """Draw Figures 2 and 3: for each example and method, the query's value for each token (x) and layer (y, L1 lowest).
 
@@ -140,6 +205,7 @@ def layer_maps(
     query: its position or token; optional if results have one query.
     shared: "method" for one colour scale per method, because flows are larger than shares; "all" for a single scale.
     values: whether to write the numbers into the cells.
+    width: of the figure, in inches. Methods that do not fit next to each other are drawn below each other.
     """
     if shared not in ("method", "all"):
         raise InputError(f'shared={shared!r}: expected "method" or "all"')
@@ -155,7 +221,7 @@ def layer_maps(
     if shared == "all":
         ranges = dict.fromkeys(names, _range([m[name] for m in maps for name in names]))
     with sheet.style():
-        return _draw_maps(rows, names, maps, ranges, shared, values)
+        return _draw_maps(rows, names, maps, ranges, shared, values, width)
 
 
 def _draw_maps(
@@ -165,39 +231,54 @@ def _draw_maps(
     ranges: Mapping[str, tuple[float, float]],
     shared: str,
     values: bool,
+    width: float | None,
 ) -> Figure:
     words = [[sheet.label(t) for t in results[names[0]].tokens] for _, results in rows]
     longest = max(map(len, words))
-    cell = max(0.3 if values else 0.15, min(0.4, (sheet.PAGE - 0.5 - GAP * len(names)) / len(names) / longest))
-    tall = 0.2 if values else 0.17
-    left = max([0.32, *(sheet.room(w[:1]) * (0.75 if sheet.slant(w, cell) == 45 else 0.5) for w in words)])
-    heights = [tall * len(m[names[0]]) for m in maps]
+    gap, title = sheet.scaled(GAP), sheet.scaled(TITLE)
+    first = sheet.room([w[0] for w in words], sheet.points("xtick.labelsize"))
+    left = max(sheet.room(["L10"]) + sheet.scaled(0.1), 0.75 * first)
+    columns, cell = _columns(
+        width, len(names), left, longest, sheet.scaled(0.3 if values else 0.15), f"a map of {longest} tokens"
+    )
+    cell = cell if width is not None else min(sheet.scaled(0.4), cell)
+    heights = [sheet.scaled(0.2 if values else 0.17) * len(m[names[0]]) for m in maps]
     under = [sheet.below(w, cell) for w in words]
-    bar = 0.42
-    across = max(cell * longest, sheet.room(map(sheet.title, names), sheet.SIZE + 0.5)) + GAP
-    titles = [sheet.line(title, max(across * len(names), sheet.PAGE - left) - GAP) for title, _ in rows]
-    wide = max(across * len(names), sheet.room(titles) + GAP)
-    over = [0.2 if title else 0.06 for title in titles]
-    page = sheet.empty(left + wide, TITLE + sum(heights) + sum(under) + sum(over) + bar)
-    y = page.get_size_inches()[1] - TITLE
-    shown: dict[str, Any] = {}
-    for number, (_, results) in enumerate(rows):
-        y -= over[number] + heights[number]
-        sheet.note(page, left, y + heights[number] + 0.045, titles[number], style="italic", va="bottom")
-        for column, name in enumerate(names):
-            at = sheet.axes(page, left + across * column, y, cell * len(words[number]), heights[number])
-            shown[name] = _heat(at, maps[number][name], ranges[name], values)
-            sheet.token_axis(at, words[number], cell)
-            layers = [f"L{l + 1}" for l in results[name].layers]
-            at.set_yticks(range(len(layers)), layers if column == 0 else [""] * len(layers))
-            at.tick_params(length=0)
-        y -= under[number]
-    head = page.get_size_inches()[1] - TITLE + 0.06
-    for column, name in enumerate(names):
-        sheet.note(page, left + across * column, head, sheet.title(name), va="bottom", size=sheet.SIZE + 0.5)
-        if shared == "method" or column == 0:
-            scale = sheet.axes(page, left + across * column, 0.24, min(1.5, across - GAP), 0.06)
-            _scale(scale, page, shown[name])
+    bar = sheet.scaled(0.42)
+    across = cell * longest + gap
+    if width is None:  # there is room for the titles
+        across = max(across, sheet.room(map(sheet.title, names), sheet.points("axes.titlesize")) + gap)
+    whole = width or left + max(across * columns, sheet.PAGE - left)
+    titles = [sheet.line(text, whole - left - gap) for text, _ in rows]
+    over = [sheet.scaled(0.2 if text else 0.06) for text in titles]
+    band = title + sum(heights) + sum(under) + sum(over) + (bar if shared == "method" else 0)
+    bands = -(-len(names) // columns)
+    below = 0 if shared == "method" else bar
+    page = sheet.empty(width or left + max(across * columns, sheet.room(titles) + gap), band * bands + below)
+    for turn in range(bands):
+        own = list(enumerate(names[turn * columns : (turn + 1) * columns]))
+        y = band * (bands - turn) + below - title
+        for column, name in own:  # a title keeps clear of its neighbour
+            shown = sheet.line(sheet.title(name), across - gap / 2, sheet.points("axes.titlesize"))
+            at_title = left + across * column, y + sheet.scaled(0.06)
+            sheet.note(page, *at_title, shown, va="bottom", size=sheet.points("axes.titlesize"))
+        heat: dict[str, Any] = {}
+        for row, (_, results) in enumerate(rows):
+            y -= over[row] + heights[row]
+            sheet.note(page, left, y + heights[row] + 0.045, titles[row], style="italic", va="bottom")
+            for column, name in own:
+                at = sheet.axes(page, left + across * column, y, cell * len(words[row]), heights[row])
+                heat[name] = _heat(at, maps[row][name], ranges[name], values)
+                sheet.token_axis(at, words[row], cell)
+                layers = [f"L{l + 1}" for l in results[name].layers]
+                at.set_yticks(range(len(layers)), layers if column == 0 else [""] * len(layers))
+                at.tick_params(length=0)
+            y -= under[row]
+        for column, name in own:
+            if shared == "method" or turn == column == 0:
+                bottom = sheet.scaled(0.24) + (y - bar if shared == "method" else 0)
+                bar_at = left + across * column, bottom, min(1.5, across - gap), sheet.scaled(0.06)
+                _scale(sheet.axes(page, *bar_at), page, heat[name])
     return page
 
 
@@ -217,7 +298,7 @@ def _heat(at: Axes, values: FloatArray, limits: tuple[float, float], written: bo
         dark = max(low, 0.0) + 0.6 * (high - max(low, 0.0))
         for (layer, token), value in np.ndenumerate(values):
             ink = sheet.INK if abs(value) < dark else "white"
-            at.text(token, layer, f"{value:.2f}", ha="center", va="center", size=5.5, color=ink)
+            at.text(token, layer, f"{value:.2f}", ha="center", va="center", size=5.5 / 7 * sheet.points(), color=ink)
     return shown
 
 
@@ -227,6 +308,7 @@ def _scale(at: Axes, page: Figure, shown: Any) -> None:
     outline.set_visible(False)
     low, high = shown.get_clim()
     at.set_xticks([low, (low + high) / 2, high], [f"{x:.2g}" for x in (low, (low + high) / 2, high)])
+    at.get_xticklabels()[0].set_horizontalalignment("left")  # within the figure, however narrow it is
 
 
 def _same_tokens(results: Mapping[str, TokenAttention]) -> TokenAttention:
