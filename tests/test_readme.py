@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from helpers.small_models import classifier, gpt2, model_folder
@@ -70,6 +71,18 @@ def test_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     table = BLOCKS[1][1].split("\n", 2)[2].partition("verb-number")[2]  # without the command and the prediction
     assert table in capsys.readouterr().out, "trace.sources().show() prints the table above"
     assert (tmp_path / "rollout.csv").is_file() and (tmp_path / "page.html").is_file()
+
+
+def test_commands_in_sentences(attnflow: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("weights.npy", np.random.default_rng(0).dirichlet(np.ones(8), size=(6, 4, 8)))
+    Path("reviews.csv").write_text("id,text\n7,the key\n8,the keys\n", encoding="utf-8")
+    commands = [shlex.split(line) for line in re.findall(r"`attnflow ((?:corpus|figure|serve)[^`]*)`", README)]
+    for words in commands:
+        attnflow(*words, *(["--help"] if words == ["serve"] else []))
+    assert [words[0] for words in commands] == ["corpus", "serve", "figure"]
+    assert Path("figure.pdf").is_file() and any(Path("results").glob("*.parquet"))
+    assert {"layers", "compare"} <= set(re.findall(r"`figure (\w+)`", README))
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
