@@ -128,6 +128,8 @@ def test_files_that_cannot_be_written_are_refused_before_loading(
 @pytest.mark.parametrize(("name", "sentence"), [
     ("photo.PNG", "is an image file, but this model reads text: give a text, and for a vision-language model --image"),
     ("tone.wav", "is a sound file, but this model reads text: give a text, or choose an audio model"),
+    ("minutes.txt", "is a file, and its name would be explained as the text: use - < minutes.txt, which reads its text"),
+    ("w.npz", "is a file, and its name would be explained as the text: use attnflow figure graph w.npz"),
 ])  # fmt: skip
 def test_files_are_not_read_as_words(
     attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str

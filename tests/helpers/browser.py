@@ -47,16 +47,16 @@ def chromium() -> Iterator[Any]:
 
 
 # Browsers report in a later task that a <details> was opened, so events that are due come first. Frames of their own
-# process may be later still: wait for what they show.
-SETTLED = """async () => {
-    await new Promise(done => setTimeout(done));
+# process may be later still: wait for what they show. A predicate that is waited for must not be async itself.
+DUE = "() => new Promise(done => setTimeout(done))"
+
+SETTLED = """() => {
     const page = document.querySelector("article.attnflow");
     return !!page && page.dataset.settled === page.dataset.updated && !page.querySelector("[aria-busy=true]");
 }"""
 
 # The same for the app, whose pages are in slots: no slot, no page and no edit is at work.
-IDLE = """async () => {
-    await new Promise(done => setTimeout(done));
+IDLE = """() => {
     const settled = page => page.dataset.settled === page.dataset.updated && !page.querySelector("[aria-busy=true]");
     const forms = [...document.querySelectorAll(".slot .go [type=submit]")];
     return !document.querySelector(".edit[aria-busy=true]") && forms.every(go => !go.disabled) &&
@@ -155,6 +155,7 @@ def opened(browser: Any, path: Path, fragment: str = "", details: bool = True, *
 
 def settle(page: Any) -> None:
     """Wait until every panel shows what is selected."""
+    page.evaluate(DUE)
     page.wait_for_function(SETTLED)
 
 

@@ -34,9 +34,11 @@ class Answer(NamedTuple):
 
 
 @contextmanager
-def serving(models: list[Served], limits: Limits | None = None, browser: bool = False) -> Iterator[Server]:
+def serving(
+    models: list[Served], limits: Limits | None = None, browser: bool = False, host: str = "127.0.0.1"
+) -> Iterator[Server]:
     with closing(commands.listen("127.0.0.1", 0)) as sock:
-        server = Server(models, limits or Limits(), "127.0.0.1", sock.getsockname()[1], commands.progress, browser)
+        server = Server(models, limits or Limits(), host, sock.getsockname()[1], commands.progress, browser)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         try:

@@ -37,7 +37,7 @@ import attnflow as af  # noqa: E402
 from attnflow.cli import serve as commands  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
 from attnflow.evaluate import importances  # noqa: E402
-from attnflow.server import app, service  # noqa: E402
+from attnflow.server import app, guard, service  # noqa: E402
 from attnflow.server.app import Server  # noqa: E402
 from attnflow.server.guard import authorities  # noqa: E402
 from attnflow.server.limits import Limits, Refusal  # noqa: E402
@@ -881,6 +881,35 @@ def test_the_address_of_a_host(host: str, address: str) -> None:
     assert server.address == address
 
 
+def test_a_wildcard_stands_for_the_names_of_this_machine(embedded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other machines use these names in the Host header; any other name may be DNS rebinding."""
+    monkeypatch.setattr(guard.socket, "gethostname", lambda: "Teacher")
+    entries = [
+        (2, 1, 6, "", ("127.0.1.1", 0)),
+        (2, 1, 6, "", ("10.1.2.3", 0)),
+        (10, 1, 6, "", ("fe80::1%eth0", 0, 0, 2)),
+    ]
+    monkeypatch.setattr(guard.socket, "getaddrinfo", lambda *_: entries)
+    names = guard.own_names("0.0.0.0")
+    assert names[:3] == ["teacher", "10.1.2.3", "fe80::1"] and not any(name.startswith("127.") for name in names)
+    allowed = guard.authorities("0.0.0.0", 8)
+    assert {"teacher:8", "10.1.2.3:8", "[fe80::1]:8", "127.0.0.1:8", "localhost:8", "0.0.0.0:8"} <= set(allowed)
+    assert guard.own_names("Example.org") == ["example.org"]
+    assert guard.authorities("Example.org", 8) == ["127.0.0.1:8", "localhost:8", "[::1]:8", "example.org:8"]
+    with monkeypatch.context() as without_names:
+        without_names.setattr(guard.socket, "getaddrinfo", _no_names)
+        assert guard.own_names("::")[0] == "teacher"
+    monkeypatch.undo()
+    monkeypatch.setattr(guard.socket, "gethostname", lambda: "Teacher")
+    with serving([embedded], host="0.0.0.0") as server:
+        assert ask(server, "GET", "/", Host=f"teacher:{port(server)}").status == 200
+        assert ask(server, "GET", "/", Host=f"evil.example:{port(server)}").status == 403
+
+
+def _no_names(*_: Any, **__: Any) -> Any:
+    raise OSError("no such name")
+
+
 def test_whoever_waits_is_told_that_the_server_stops(embedded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, release = threading.Event(), threading.Event()
 
@@ -917,7 +946,8 @@ def test_a_server_from_its_start_to_its_end(command: subprocess.Popen[str]) -> N
         if stop is signal.SIGINT:
             assert command.stdout.readline() == "stopped\n"
             line = command.stderr.readline()
-            assert line == "attnflow: other machines can reach 0.0.0.0, and there is no password\n"
+            assert line.startswith("attnflow: other machines can open http://")
+            assert line.endswith("/, and there is no password\n") and "0.0.0.0" not in line and "//127." not in line
         line = command.stderr.readline()
         assert line.startswith("attnflow: verb-number at http://127.0.0.1:")
         assert line.endswith("/ (press Ctrl+C to stop)\n")

@@ -25,12 +25,14 @@ export function clipped(text, most) {
 export const notesOf = (data, { from, to }) =>
   evidenceNotes(data.sizes.slice(from, to + 1), data.answer.logProbabilities.slice(from, to + 1), data.evidence.gap);
 
-/** Return the fewest units that have most of the shares. @param {ArrayLike<number>} shares @param {number} most */
-export function strongest(shares, most) {
-  const order = Array.from(shares, (_, i) => i)
-    .filter((i) => shares[i] > 0)
-    .sort((a, b) => shares[b] - shares[a] || a - b)
-    .slice(0, most);
+/** Return the fewest units that have most of the shares. ranked: all units with a share, strongest first.
+ *
+ * @param {ArrayLike<number>} shares
+ * @param {number[]} ranked
+ * @param {number} most
+ */
+function strongest(shares, ranked, most) {
+  const order = ranked.slice(0, most);
   const total = Array.from(shares).reduce((sum, x) => sum + x, 0);
   let sum = 0;
   return order.filter((i) => {
@@ -54,8 +56,8 @@ export function headline(page) {
       span = spanFrom(s, data),
       { units, method } = data.sources(span, u, h);
     const small = SMALL.includes(u),
-      named = strongest(units, small ? NAMED.small : NAMED.large),
-      top = units[named[0]];
+      named = strongest(units, page.truth.ranked(units), small ? NAMED.small : NAMED.large),
+      top = Math.max(...named.map((i) => units[i]));
     const subject = s ? ["“", el("bdi", {}, clipped(spanWords(data.answer.pieces, span), 60)), "”"] : ["The answer"];
     const causes = named.map((i) => {
       const style = shadeStyle(page.colours(), (small ? 0.55 : 0.36) * (units[i] / top));

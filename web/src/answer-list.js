@@ -1,7 +1,7 @@
 import { shade } from "./colour.js";
 import { button, closest, el, percent } from "./draw.js";
 import { clipped } from "./answer-lead.js";
-import { RULE } from "./answer-truth.js";
+import { EFFECT, RULE } from "./answer-truth.js";
 import { spanFrom } from "./answer-span.js";
 
 /** @import { AnswerPage, Truth } from "./types" */
@@ -58,17 +58,17 @@ export function sourceList(page) {
     const size = Math.abs(fall).toFixed(2),
       sign = Number(size) ? (fall < 0 ? "+" : "−") : "±",
       said = `without it: log p ${sign}${size} `;
-    return [said, el("span", { class: agrees ? "agrees" : "disagrees" }, agrees ? "✓" : "disagrees")];
+    const verdict = !agrees ? "disagrees" : fall < EFFECT ? "little effect, as its share says" : "✓";
+    return [said, el("span", { class: agrees ? "agrees" : "disagrees" }, verdict)];
   }
 
   function draw() {
     const { s, u, h } = state.get(),
       { units } = page.data.sources(spanFrom(s, page.data), u, h);
-    const order = Array.from(units, (_, i) => i)
-      .filter((i) => units[i] > 0)
-      .sort((a, b) => units[b] - units[a] || a - b);
+    const order = truth.ranked(units),
+      most = Math.max(...order.map((i) => units[i]));
     const refocus = focused();
-    list.replaceChildren(...order.slice(0, FIRST).map((i) => entry(i, units[order[0]], units)));
+    list.replaceChildren(...order.slice(0, FIRST).map((i) => entry(i, most, units)));
     const more = page.data.units[u].count - Math.min(FIRST, order.length);
     rest.textContent = more > 0 ? `${more.toLocaleString("en")} more` : "";
     rest.hidden = more <= 0;

@@ -3,7 +3,7 @@ import { spanFrom } from "./answer-span.js";
 
 /** @import { AnswerPage, Truth } from "./types" */
 
-const EFFECT = 0.1; // a smaller fall of log p counts as no effect: the probability changes by less than a tenth
+export const EFFECT = 0.1; // a smaller fall of log p counts as no effect: the probability changes by less than a tenth
 const SHARE = 0.1; // a source with at least this share should have an effect
 const LITTLE = 0.1; // a source below this part of the largest share should not have a large effect
 const LARGE = 0.5; // an effect above this part of the largest fall is large
@@ -46,6 +46,19 @@ export function truths(page) {
     return answers.get(keyOf(number)) ?? null;
   }
 
+  /** Return the units with a share, strongest first: those that the document measured by their effect, the others below.
+   *
+   * @param {ArrayLike<number>} shares
+   */
+  function ranked(shares) {
+    const { verified, isOpening } = page.data,
+      isMeasured = verified && verified.unit === state.get().u && isOpening(span());
+    const effect = (/** @type {number} */ i) => (isMeasured && verified.measured[i] ? verified.falls[i] : -Infinity);
+    return Array.from(shares, (_, i) => i)
+      .filter((i) => shares[i] > 0)
+      .sort((a, b) => (effect(a) === effect(b) ? 0 : effect(b) - effect(a)) || shares[b] - shares[a] || a - b);
+  }
+
   /** Return whether a source's effect confirms its share, or null if it was not measured. @param {number} number */
   function agrees(number) {
     const { u, h } = state.get(),
@@ -84,6 +97,7 @@ export function truths(page) {
     /** Whether sources can be left out: the library cannot do that for a prompt with an image. */
     isPossible: () => !page.data.picture,
     measured,
+    ranked,
     agrees,
     ask,
     /** Drop all results, because the answer has grown. */

@@ -33,7 +33,9 @@ TextArgument = Annotated[
 ]
 ModelName = Annotated[
     str | None,
-    typer.Option("-m", "--model", help="Model folder or hub id; by default, the embedded verb-number model."),
+    typer.Option(
+        "-m", "--model", help="Model folder, hub id or GGUF file; by default, the embedded verb-number model."
+    ),
 ]
 Words = Annotated[bool, typer.Option("--words", help="Show words instead of subwords.")]
 Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
@@ -145,21 +147,24 @@ def check_output(output: Path | None, extensions: Iterable[str]) -> None:
 
 
 def check_reads_text(model: Model, text: str) -> None:
-    """Refuse the path of an image or sound as the text of a model that reads text."""
-    of_sound = text.lower().endswith(SOUNDS)
+    """Refuse the path of a file as the text of a model that reads text."""
+    extension = Path(text).suffix.lower()
     try:
-        if not (of_sound or text.lower().endswith(IMAGES)) or not Path(text).is_file():
+        if not extension or not Path(text).is_file():
             return
-    except OSError:  # too long for a path
+    except (OSError, ValueError):  # too long for a path, or no path
         return
     if model.hears or getattr(model.model, "main_input_name", "") == "pixel_values":
         return
-    if of_sound:
+    if extension in SOUNDS:
         raise InputError(f"{text!r} is a sound file, but this model reads text: give a text, or choose an audio model")
-    raise InputError(
-        f"{text!r} is an image file, but this model reads text: give a text, and for a vision-language model --image "
-        f"{text}; or choose a vision model"
-    )
+    if extension in IMAGES:
+        raise InputError(
+            f"{text!r} is an image file, but this model reads text: give a text, and for a vision-language model --image "
+            f"{text}; or choose a vision model"
+        )
+    instead = f"attnflow figure graph {text}" if extension in (".npy", ".npz") else f"- < {text}, which reads its text"
+    raise InputError(f"{text!r} is a file, and its name would be explained as the text: use {instead}")
 
 
 def numbers(text: str, what: str, least: int = 1) -> list[int]:

@@ -53,13 +53,18 @@ def serve(
     with closing(listen(host, port)) as sock:  # report a taken port before loading models
         silence()
         from attnflow.server.app import run
+        from attnflow.server.guard import own_names
         from attnflow.server.limits import Limits
 
         models = load_models(
             model or [], device=device, dtype=dtype, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
         )
         if not ip_address(sock.getsockname()[0]).is_loopback:
-            progress(f"attnflow: other machines can reach {host}, and there is no password")
+            number = sock.getsockname()[1]
+            names = [
+                f"http://[{name}]:{number}/" if ":" in name else f"http://{name}:{number}/" for name in own_names(host)
+            ]
+            progress(f"attnflow: other machines can open {' or '.join(names)}, and there is no password")
         run(models, Limits(tokens=max_tokens, queue=queue), host, sock, progress, open_page)
 
 

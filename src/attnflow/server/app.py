@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from attnflow.server.api import api
-from attnflow.server.guard import Guard, authorities
+from attnflow.server.guard import WILDCARDS, Guard, authorities
 from attnflow.server.limits import Limits
 from attnflow.server.queue import JobQueue
 from attnflow.server.service import Served, Service
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
     ) -> None:
         images = any(each.kind == "image" for each in models)
         hosts = authorities(host, port)
-        name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # a wildcard is no address to open
+        name = WILDCARDS.get(host, host)  # a wildcard is no address to open
         self.jobs = JobQueue(limits)
         self.address = f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
         self.say = say

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -18,9 +20,34 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Hosts that mean every address of the machine, each with the loopback address to open."""
+
+
+def own_names(host: str) -> list[str]:
+    """Return the names and addresses of this machine that other machines may use for a server on this host.
+
+    A wildcard stands for all of them. Only names that the machine has are allowed, because any other name in a Host header
+    is a sign of DNS rebinding.
+    """
+    if host not in WILDCARDS:
+        return [host.lower()]
+    name = socket.gethostname().lower()
+    names = [name]
+    with contextlib.suppress(OSError):
+        names += [str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(name, None)]
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        # connecting a datagram socket sends nothing, but chooses the address that other machines see
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))
+            names.append(str(probe.getsockname()[0]))
+    return [one for one in dict.fromkeys(names) if not one.startswith("127.") and one != "::1"]
+
+
 def authorities(host: str, port: int) -> list[str]:
-    """Return the allowed Host headers: loopback names and the host that the server was started with."""
-    names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host.lower()])
+    """Return the allowed Host headers: loopback names and those of the host that the server was started with."""
+    own = [f"[{name}]" if ":" in name else name for name in (host.lower(), *own_names(host))]
+    names = dict.fromkeys(["127.0.0.1", "localhost", "[::1]", *own])
     return [f"{name}:{port}" for name in names] + (list(names) if port == 80 else [])
 
 
