@@ -33,6 +33,7 @@ from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.ranks import Ranks, spread_modules, whole
 from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
+from attnflow.capture.verify import cover
 from attnflow.errors import ModelError
 
 if TYPE_CHECKING:
@@ -492,6 +493,8 @@ def run_frozen(
 
     collector.attend = attend
     layers = [layer_path(checked.paths[i]) for i in checked.stack.decoder or checked.stack.main]
+    if cache is None and "encoder_outputs" not in options:  # otherwise these tensors are only a part of the text
+        cover(model, tensors, checked)
     routes.prepare(model.model, checked.route)
     if cache is not None:
         options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}

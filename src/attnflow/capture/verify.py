@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnflow.capture import check, inputs, routes
 from attnflow.capture.assemble import layer_calls
+from attnflow.capture.changes import check_one_attention, own_attention, state_of
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector
 from attnflow.capture.inputs import Encoded
@@ -36,13 +37,16 @@ _checking = threading.RLock()
 
 
 def verify(runner: Runner, encoded: Encoded) -> Checked:
-    """Run the self-check on first use of this kind of input; later calls return its results."""
-    kind = kind_of(encoded)
-    if kind in runner.checked:
+    """Run the self-check on first use of this kind of input; later calls return its results while the model stays."""
+    kind, state = kind_of(encoded), state_of(runner.model)
+    if kind in runner.checked and runner.state == state:
         return runner.checked[kind]
     with _checking:
+        if runner.state != state:
+            runner.forget()
         if kind not in runner.checked:
             runner.checked[kind] = _first_use(runner, encoded)
+        runner.state = state_of(runner.model)  # parts with other attention functions get that of the whole
         return runner.checked[kind]
 
 
@@ -87,6 +91,45 @@ def layer_bytes(tensors: Mapping[str, Tensor], checked: Checked) -> int:
     return int(rows) * checked.heads * int(n) ** 2 * 4
 
 
+def cover(runner: Runner, tensors: Mapping[str, Tensor], checked: Checked) -> None:
+    """Compare with the bare model again on texts longer than those before, if its attention is a user's own function.
+
+    Such a function may differ from eager attention only beyond the length of the self-check. A batch is padded on the
+    right, and its texts run one by one, because the function may ignore padding.
+    """
+    name = own_attention(runner.model) if checked.route == routes.INTERFACE else None
+    for text in [] if name is None else inputs.single(tensors):
+        sizes = sizes_of(text)
+        if any(size > runner.covered.get(key, 0) for key, size in sizes.items()):
+            _check_longer(runner, text, checked, name)
+            _cover(runner, sizes)
+
+
+def _check_longer(runner: Runner, text: Mapping[str, Tensor], checked: Checked, name: str | None) -> None:
+    collector = Collector("operands" if checked.blocks else "whole", measure=False)
+    with routes.running():
+        expected = check.float_outputs(runner.forward(text))
+        routes.prepare(runner.model, checked.route)
+        out = routes.capture(runner.model, checked.route, lambda: runner.forward(text), collector)
+    difference = check.largest_difference(check.float_outputs(out), expected)
+    if not _is_close(runner, text, difference, expected):
+        raise ModelError(
+            f"with the attention function {name!r} the outputs differ from those with eager attention by "
+            f"{difference:.3g} on this input, although they were equal in the self-check on a shorter one, so what "
+            f'{name!r} attends to is unknown: load the model with attn_implementation="eager", or give shorter texts'
+        )
+
+
+def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the number of entries of each tensor of one input, except masks, which come and go."""
+    return {name: x.numel() for name, x in tensors.items() if "mask" not in name}
+
+
+def _cover(runner: Runner, sizes: Mapping[str, int]) -> None:
+    for key, size in sizes.items():
+        runner.covered[key] = max(size, runner.covered.get(key, 0))
+
+
 def _first_use(runner: Runner, encoded: Encoded) -> Checked:
     tensors = probe(encoded.tensors)
     check_weights(runner.model)
@@ -101,7 +144,9 @@ def _first_use(runner: Runner, encoded: Encoded) -> Checked:
     refusals: dict[str, list[str]] = {}  # reasons, with the routes that failed for each
     for route in routes.routes_for(runner.model):
         try:
-            return _by_route(runner, tensors, expected, route)
+            checked = _by_route(runner, tensors, expected, route)
+            _cover(runner, sizes_of(tensors))
+            return checked
         except InputError as e:
             refusals.setdefault(str(e), []).append(route)
         except Exception as e:  # model files may raise anything; then this route is not possible
@@ -146,6 +191,8 @@ def _check_whole(runner: Runner) -> None:
 
 
 def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor], route: str) -> Checked:
+    if route == routes.INTERFACE:
+        check_one_attention(runner.model)
     routes.prepare(runner.model, route)
     options = routes.forward_options(route)
     whole = Collector("whole", "mean", True)
