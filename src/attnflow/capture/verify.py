@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from attnflow.capture import check, inputs, routes
 from attnflow.capture.assemble import layer_calls
 from attnflow.capture.changes import check_one_attention, own_attention, state_of
 from attnflow.capture.check import Checked
-from attnflow.capture.collect import Call, Collector
+from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.layer_calls import output_of, states_of, with_states
 from attnflow.capture.picture import image_places
@@ -272,13 +273,39 @@ def _causal(
     if route == routes.EAGER:  # works only if every layer's softmax is seen
         routes.capture(runner.model, route, lambda: run(tensors), counted)
     if route != routes.EAGER or counted.seen == call_count:
-        check.check_nothing_else_mixes(
-            lambda changed: routes.capture(runner.model, route, lambda: run(changed), Collector(mode)),
-            tensors,
-            name,
-            runner.vocabulary(),
-        )
+        layer = None if route == routes.EAGER else layer_path(calls[-1].path)
+        n = int(tensors[name].shape[1])
+
+        def alone(changed: Mapping[str, Tensor]) -> list[Tensor]:
+            collector = Collector(mode)
+            with _leaving(runner.model, layer, collector, n) as states:
+                out = routes.capture(runner.model, route, lambda: run(changed), collector)
+            return check.by_position(check.float_outputs(out), n) or states()
+
+        check.check_nothing_else_mixes(alone, tensors, name, runner.vocabulary())
     return bool(back_only) or (back_only is None and not check.sees_ahead(calls))
+
+
+@contextmanager
+def _leaving(
+    model: torch.nn.Module, layer: str | None, collector: Collector, n: int
+) -> Iterator[Callable[[], list[Tensor]]]:
+    """Observe the states of n positions that leave a layer, for a model that returns none, such as a classifier.
+
+    Yield a function that returns them after the pass. Without a layer, it is the last module after all attention.
+    """
+    last: list[Tensor] = []
+    seen = [0]
+
+    def hook(module: Any, args: Any, out: Any) -> None:
+        states = check.by_position(check.float_outputs(out), n) if is_collecting(collector) else []
+        if states:
+            last[:], seen[0] = states, collector.seen
+
+    with ExitStack() as stack:
+        for module in [model.get_submodule(layer)] if layer else model.modules():
+            stack.callback(module.register_forward_hook(hook).remove)
+        yield lambda: last if layer or seen[0] == collector.seen else []
 
 
 def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, paths: Sequence[str]) -> None:
