@@ -19,6 +19,7 @@ from helpers.architectures import (
     IMAGE,
     LLAMA,
     POSITIONS,
+    SEQ2SEQ,
     TEXT,
     Architecture,
     built,
@@ -29,7 +30,7 @@ from helpers.architectures import (
     text,
     wave,
 )
-from helpers.small_tokenizers import wordpiece
+from helpers.small_tokenizers import byte_level, wordpiece
 from support import PAGE, page
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -714,10 +715,51 @@ def test_plain_attention_that_cannot_be_placed_is_refused() -> None:
             "input_ids contains torch.float32 values from 0.5: expected non-negative integers",
         ),
         ({"input_ids": "the key"}, "input_ids is a str: expected a tensor"),
+        (
+            {**text(), "labels": ids()},
+            "labels is for training, where the model computes a loss: leave labels out$",
+        ),
+        (
+            {**text(), "start_positions": torch.tensor([1])},
+            "start_positions is for training, .*: leave start_positions",
+        ),
     ],
 )
 def test_tensors_that_cannot_be_used(given: Any, sentence: str) -> None:
     refuses(hf("BertModel", **POSITIONS)(), sentence, given)
+
+
+def test_labels_of_an_encoder_decoder_are_a_target() -> None:
+    sentence = "labels is for training, .*: leave labels out, or give the target as decoder_input_ids"
+    refuses(hf("BartForConditionalGeneration", **SEQ2SEQ)(), sentence, {**text(), "labels": ids(7)})
+
+
+def test_states_of_tokens_instead_of_tokens() -> None:
+    """What has no numbers has no masked token, and the next token follows the last state."""
+    tokenizer = wordpiece()
+    sizes = {**LLAMA, "vocab_size": len(tokenizer)}
+    model = hf("LlamaForCausalLM", **sizes)()
+    states = model.get_input_embeddings()(ids() % len(tokenizer)).detach()
+    assert af.wrap(model).trace({"inputs_embeds": states}).prediction is None  # nothing names the token
+    trace = af.wrap(model, tokenizer).trace({"inputs_embeds": states})
+    with torch.no_grad():
+        best = model(inputs_embeds=states).logits[0, -1].argmax()
+    assert trace.prediction is not None and trace.prediction.kind == "next token"
+    assert trace.prediction.top[0][0] == tokenizer.decode([int(best)])
+    same = af.wrap(model, tokenizer).trace({"input_ids": ids() % len(tokenizer)})
+    np.testing.assert_allclose(trace.graph(), same.graph(), atol=1e-6)
+    masked = hf("BertForMaskedLM", **{**POSITIONS, "vocab_size": len(tokenizer)})()
+    states = masked.get_input_embeddings()(ids() % len(tokenizer)).detach()
+    assert af.wrap(masked, tokenizer).trace({"inputs_embeds": states}).prediction is None
+
+
+def test_a_transcript_of_frames_is_no_next_token() -> None:
+    tokenizer = byte_level()
+    sizes = {**TEXT, "vocab_size": len(tokenizer), "conv_dim": [16], "conv_stride": [20], "conv_kernel": [25]}
+    model = hf(
+        "Wav2Vec2ForCTC", **sizes, num_feat_extract_layers=1, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2
+    )
+    assert af.wrap(model(), tokenizer).trace(wave()).prediction is None
 
 
 @pytest.mark.long

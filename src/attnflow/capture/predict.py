@@ -53,7 +53,12 @@ def prediction(model: Runner, out: Any, encoded: Encoded, number: int, lengths: 
             return None
         best = _likeliest("next token", logits[:, -1])
     else:
-        ids = encoded.tensors["input_ids"] if "input_ids" in encoded.tensors else torch.empty(1, 0)
+        embedded = encoded.tensors.get("inputs_embeds")
+        # states of tokens have no numbers, so none is a mask
+        ids = torch.full(embedded.shape[:2], -1) if embedded is not None else torch.empty(1, 0)
+        ids = encoded.tensors.get("input_ids", ids)
+        if logits.dim() == 3 and not ids.shape[1]:  # an answer for each frame of a sound or patch of an image
+            return None
         answers = likeliest(model, logits, ids, [int(ids.shape[1])], lengths)
         if answers is None or (answers.answered is not None and not bool(answers.answered[0])):
             return None
