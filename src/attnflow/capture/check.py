@@ -293,7 +293,7 @@ def _gap_elsewhere(
     if moved.is_floating_point():
         moved[:, chosen] = moved[:, chosen].flip(-1) + 1
     else:
-        far = 1 if vocabulary <= 2 else 1 + vocabulary // 2
+        far = 1 if vocabulary <= 2 else 1 + vocabulary // 2  # 2 stands for an unknown vocabulary
         moved[:, chosen] = (moved[:, chosen] + far) % max(vocabulary, 2)
     n = int(ids.shape[1])
     outputs = float_outputs(run(tensors)) if unchanged is None else unchanged

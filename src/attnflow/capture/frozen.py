@@ -30,6 +30,7 @@ from attnflow.capture.freeze import Freeze, Notes
 from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, Sums, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
+from attnflow.capture.predict import finds_spans
 from attnflow.capture.ranks import Ranks, spread_modules, whole
 from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
@@ -528,6 +529,11 @@ def no_answer(model: Runner) -> str:
     """Return why there are no answer edges for a model without logits."""
     if model.pooling is not None:
         return f"{model!r} returns an embedding of a text: similarity(first, second) explains how similar two texts are"
+    if finds_spans(model):
+        return (
+            f"{model!r} marks where an answer starts and ends (start_logits and end_logits), which is no single answer: "
+            "expected a classifier or a language model; trace() without edges shows its attention"
+        )
     return f"{model!r} has no head, so it answers nothing: expected a classifier or a language model"
 
 

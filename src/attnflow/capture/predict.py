@@ -179,11 +179,20 @@ def piece(model: Runner, i: int) -> str:
 
 def writes_next(model: Runner) -> bool:
     """Return whether the class of the model predicts the next token, which nothing else shows without a tokenizer."""
+    return _is_among(model, "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES")
+
+
+def finds_spans(model: Runner) -> bool:
+    """Return whether the class of the model marks where in a text an answer starts and ends."""
+    return model.config is not None and _is_among(model, "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES")
+
+
+def _is_among(model: Runner, *lists: str) -> bool:
+    """Return whether the class of the model is in one of these lists of transformers."""
     from transformers.models.auto import modeling_auto as auto
 
     classes = {cls.__name__ for cls in type(model.model).__mro__}  # FSDP puts its own class before the model's
-    known = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
-    return any(not classes.isdisjoint(names.values()) for names in known)
+    return any(not classes.isdisjoint(getattr(auto, name).values()) for name in lists)
 
 
 def _answers_words(model: Runner, logits: Tensor) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -159,7 +160,7 @@ def _first_use(runner: Runner, encoded: Encoded) -> Checked:
         routes.restore(runner.model)
     mixes = mixing(runner.model) if any("positions mix" in reason for reason in refusals) else None
     reasons = mixes or "; ".join(f"{', '.join(closed)}: {reason}" for reason, closed in refusals.items())
-    one_text = "input_ids" in tensors and "decoder_input_ids" not in tensors
+    one_text = "input_ids" in tensors and tensors.keys().isdisjoint(("decoder_input_ids", "pixel_values"))
     answers = one_text and getattr(out, "logits", None) is not None
     instead = ". blank_out() and gradient() need no attention" if answers else ""
     raise ModelError(f"{type(runner.model).__name__} cannot be explained by its attention. {reasons}{instead}")
@@ -220,7 +221,7 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
             not check.sees_ahead(own, among) if images else _causal(runner, tensors, route, name, own, len(whole.calls))
         )
     elif route != routes.EAGER:  # the eager route does not know modules
-        _check_layers(runner, tensors, route, [call.path for call in own])
+        _check_layers(runner, tensors, route, own)
     blocks = route == routes.FUSED or (route == routes.INTERFACE and _blocks_agree(runner, tensors, expected))
     return Checked(
         route=route,
@@ -308,12 +309,13 @@ def _leaving(
         yield lambda: last if layer or seen[0] == collector.seen else []
 
 
-def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, paths: Sequence[str]) -> None:
-    """Refuse layers that mix positions without attention, if inputs are not positions: images, audio and a source.
+def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, calls: Sequence[Call]) -> None:
+    """Refuse layers that mix positions without attention, if outputs are not by position: images, audio and a source.
 
-    The input runs three times in one pass in which positions attend only to themselves. The second and the third copy
-    enter the first layer with other states at one half of the positions, and the output of the last layer is compared
-    at the other half. Mixing before the layers is not tested.
+    The input runs three times in one pass in which positions attend only to themselves. In the second and the third
+    copy, one half of the positions differs, and the output of the last layer is compared at the other half. For a
+    source text, other tokens make the difference. Otherwise it is made where states enter the first layer, and mixing
+    before the layers is not tested.
     """
     left: list[Tensor] = []
 
@@ -328,18 +330,36 @@ def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, pat
     def leaving(module: Any, args: Any, out: Any) -> None:
         left[:] = [output_of(out)]
 
-    first, last = (runner.model.get_submodule(layer_path(path)) for path in (paths[0], paths[-1]))
+    first, last = (runner.model.get_submodule(layer_path(call.path)) for call in (calls[0], calls[-1]))
     thrice = {k: x.repeat(3, *[1] * (x.dim() - 1)) if x.dim() and x.shape[0] == 1 else x for k, x in tensors.items()}
-    handles = [first.register_forward_pre_hook(entering, with_kwargs=True), last.register_forward_hook(leaving)]
-    try:
-        routes.capture(runner.model, route, lambda: runner.forward(thrice), Collector("alone"))
-    except Exception:  # the model takes one input at a time, or states of another form, so this cannot be tested
-        return
-    finally:
-        for handle in handles:
-            handle.remove()
-    if left and left[0].dim() == 3 and left[0].shape[0] == 3:
-        check.check_same_beside(left[0])
+    ids = tensors.get("input_ids")
+    by_tokens = ids is not None and ids.shape == (1, calls[0].shape[1]) and len(ids.unique()) > 1
+    for other in (True, False) if by_tokens else (False,):
+        left.clear()
+        given = {**thrice, "input_ids": _other_tokens(thrice["input_ids"])} if other else thrice
+        run = partial(runner.forward, given)
+        with ExitStack() as stack:
+            stack.callback(last.register_forward_hook(leaving).remove)
+            if not other:
+                stack.callback(first.register_forward_pre_hook(entering, with_kwargs=True).remove)
+            try:
+                routes.capture(runner.model, route, run, Collector("alone"))
+            except Exception:  # the model takes one input at a time, no such tokens, or states of another form
+                continue
+        if left and left[0].dim() == 3 and left[0].shape[0] == 3:
+            check.check_same_beside(left[0])
+            return
+
+
+def _other_tokens(ids: Tensor) -> Tensor:
+    """Return three copies of a text with other tokens in the second half of the second and the first half of the third.
+
+    They are from the same text, because padding among them would hide or move positions.
+    """
+    tokens, numbers = ids.unique(return_inverse=True)
+    half, other, moved = ids.shape[1] // 2, tokens[(numbers + 1) % len(tokens)], ids.clone()
+    moved[1, half:], moved[2, :half] = other[1, half:], other[2, :half]
+    return moved
 
 
 def _reducers(runner: Runner, tensors: Mapping[str, Tensor], whole: Collector, outputs: list[Tensor]) -> dict[str, int]:
