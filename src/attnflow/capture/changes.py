@@ -18,13 +18,13 @@ INVISIBLE = ("attnflow.", "transformers.")
 
 def state_of(model: torch.nn.Module) -> State:
     """Return what decides how states pass through the model, apart from weights: modules, hooks, attention functions."""
-    functions = _functions() if hasattr(model, "config") else {}
+    modules = list(model.modules())
+    configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
+    names = tuple(attention_name(config) for config in configs.values())
+    functions = _functions() if any(names) else {}
     # numbers of hooks are never reused, unlike addresses, and references compare objects without keeping them alive
-    return tuple(
-        (ref(module), type(module), _hooks(module), vars(module).get("forward"), name, functions.get(name))
-        for module in model.modules()
-        for name in (attention_name(vars(module).get("config")),)
-    )
+    parts = ((ref(module), type(module), _hooks(module), vars(module).get("forward")) for module in modules)
+    return names, tuple(functions.get(name) for name in names), *parts
 
 
 def own_attention(model: torch.nn.Module) -> str | None:
@@ -66,5 +66,7 @@ def _functions() -> dict[str | None, Any]:
 
 def _hooks(module: torch.nn.Module) -> tuple[int, ...]:
     """Return the numbers of the module's hooks."""
+    if not module._forward_pre_hooks and not module._forward_hooks:
+        return ()
     every = (*module._forward_pre_hooks.items(), *module._forward_hooks.items())
     return tuple(number for number, hook in every if not str(getattr(hook, "__module__", "")).startswith(INVISIBLE))
