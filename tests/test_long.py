@@ -23,7 +23,7 @@ from attnflow.capture.offload import downwards  # noqa: E402
 from attnflow.capture.operands import projected_lengths  # noqa: E402
 from attnflow.capture.scores import Scores, Weighing  # noqa: E402
 from attnflow.edges import EDGES  # noqa: E402
-from helpers.architectures import ARCHITECTURES, LLAMA, built, hf, ids  # noqa: E402
+from helpers.architectures import ARCHITECTURES, LLAMA, SEQ2SEQ, built, hf, ids  # noqa: E402
 from helpers.double import in_double, sharpened  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
 from helpers.wide import Living  # noqa: E402
@@ -320,6 +320,30 @@ def test_a_trace_is_not_pickled_and_copies_are_itself() -> None:
     assert copy.copy(trace) is trace and copy.deepcopy([trace]) == [trace]
     result = trace.rollout()
     assert np.array_equal(pickle.loads(pickle.dumps(result)).values, result.values)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BartForSequenceClassification",
+        "BartForQuestionAnswering",
+        "BartForConditionalGeneration",
+        "T5ForSequenceClassification",
+    ],
+)
+def test_a_decoder_that_makes_its_own_input_is_not_left_out(name: str) -> None:
+    """The encoder alone would pass for the model. Texts of several lengths run one by one, without padded targets."""
+    t5 = {"vocab_size": 120, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    sizes = {**t5, "decoder_start_token_id": 0} if name.startswith("T5") else SEQ2SEQ
+    wrapped = af.wrap(hf(name, **sizes, eos_token_id=2)())
+    texts = [{"input_ids": torch.cat([ids(n).clamp(min=3), torch.tensor([[2]])], 1)} for n in (5, 11)]
+    together, alone = wrapped.trace(texts), [wrapped.trace(text) for text in texts]
+    assert [trace.parts.count("target") for trace in together] == [6, 12]
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.rollout(layer=-1).values, other.rollout(layer=-1).values)
+    for edges in (None, "mean", "answer"):
+        with pytest.raises(af.InputError, match=r'memory="linear" supports .* one stack; .* memory="graph"'):
+            wrapped.trace(texts[0], memory="linear", edges=edges)
 
 
 def test_words_need_matrices() -> None:

@@ -450,12 +450,11 @@ def _rows_of(model: Runner, encoded: Encoded, queries: Queries | None) -> tuple[
 
 def check_linear(model: Runner, encoded: Sequence[Encoded]) -> Checked:
     """Check that these inputs can be explained without matrices; numerically on the first use of their kind."""
-    for one in encoded:
-        if "input_ids" not in one.tensors or one.target is not None:
-            raise InputError(
-                'memory="linear" supports texts and models with one stack; trace this one with memory="graph"'
-            )
-    checked = model.verify(encoded[0])
+    texts = all("input_ids" in one.tensors for one in encoded)
+    checked = model.verify(encoded[0]) if texts else None
+    # a decoder that makes its own input has no target, so the check decides
+    if checked is None or checked.stack.cross:
+        raise InputError('memory="linear" supports texts and models with one stack; trace this one with memory="graph"')
     if not checked.blocks:
         raise ModelError(
             f'memory="linear" needs attention that is softmax(QKᵀ + mask), and {type(model.model).__name__} does not '

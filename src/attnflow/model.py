@@ -314,7 +314,7 @@ class Model(Runner):
     def _together(self, encoded: list[Encoded]) -> list[list[Encoded]]:
         """Return these inputs as batches: all together, or one by one if padding would change what the model does."""
         checked = self.verify(encoded[0])
-        alone = checked.padding is False or "input_ids" not in encoded[0].tensors or encoded[0].target is not None
+        alone = checked.padding is False or "input_ids" not in encoded[0].tensors or bool(checked.stack.cross)
         alone = alone or any(runs_alone(one.tensors) for one in encoded)
         alone = alone or self.stretching.changes([len(one.tokens) for one in encoded])
         return [[one] for one in encoded] if alone else [encoded]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.pooling import DISTANCES
 from attnflow.capture.runner import Runner
 from attnflow.capture.similar import SimilarTo, embed, pooling_known
 from attnflow.edges import traced
@@ -77,7 +78,7 @@ class Similarity:
         See `Model.trace`. Answer edges hold attention, norm scales, gates and the lengths of the embeddings constant. What
         they carry, what ends at the inputs (`Trace.answer_inputs`) and the constants then add up to the similarity.
         """
-        if edges == "answer" and self.measure in ("euclidean", "manhattan"):
+        if edges == "answer" and self.measure in DISTANCES:
             raise InputError(
                 f"answer edges split a number that is linear in the embedding, and the {self.measure} distance is not: "
                 "expected edges='attention-gradient', or blank_out()"

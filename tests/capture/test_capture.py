@@ -19,6 +19,7 @@ from helpers.architectures import (
     IMAGE,
     LLAMA,
     POSITIONS,
+    SEQ2SEQ,
     TEXT,
     Architecture,
     built,
@@ -29,7 +30,7 @@ from helpers.architectures import (
     text,
     wave,
 )
-from helpers.small_tokenizers import wordpiece
+from helpers.small_tokenizers import byte_level, wordpiece
 from support import PAGE, page
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -659,6 +660,67 @@ def test_other_mixing_beside_attention_is_refused() -> None:
     refuses(HalfWatched().eval(), sentence, torch.randn(1, 6, 8))
 
 
+def test_mixing_before_the_layers_of_an_encoder_is_refused() -> None:
+    """MobileBERT joins the embeddings of neighbours, also as the encoder of a pair."""
+
+    def decoded(encoder: str, **options: Any) -> Any:
+        decoder = hf("BertLMHeadModel", **POSITIONS, is_decoder=True, add_cross_attention=True)()
+        return transformers.EncoderDecoderModel(encoder=hf(encoder, **POSITIONS, **options)(), decoder=decoder).eval()
+
+    mobile = {"embedding_size": 32, "intra_bottleneck_size": 16}
+    refuses(decoded("MobileBertModel", **mobile), "positions mix in other ways too", source_and_target())
+    trace = af.wrap(decoded("RobertaModel")).trace(source_and_target())
+    assert trace.parts == ("source",) * 11 + ("target",) * 7
+
+
+def test_the_layers_of_each_side_are_counted_by_their_own_configuration() -> None:
+    """Whisper's configuration calls the layers of its encoder the model's; Cohere's has one configuration per side."""
+    sides = {"encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes = {"vocab_size": 120, "d_model": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, **sides}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    build = hf("WhisperForCausalLM", **sizes, **tokens)
+    trace = af.wrap(build()).trace({"input_ids": ids()}, keep_heads=True)
+    with torch.no_grad():
+        expected = build("eager")(input_ids=ids(), output_attentions=True, use_cache=False).attentions
+    assert len(trace.weights) == len(expected) == 3
+    for layer, weights in enumerate(expected):
+        torch.testing.assert_close(trace.weights[layer], weights[0])
+    conformer = {k: v for k, v in TEXT.items() if k != "vocab_size"} | {"num_hidden_layers": 2, "num_mel_bins": 16}
+    encoder = {**conformer, "subsampling_conv_channels": 8, "conv_kernel_size": 3, "model_type": "parakeet_encoder"}
+    frames = torch.randn(1, 80, 16, generator=torch.Generator().manual_seed(0))
+    refuses(
+        hf("CohereAsrForConditionalGeneration", encoder_config=encoder, **POSITIONS)(),
+        "attention interface, fused attention: positions mix in other ways too",
+        {"input_features": frames, "decoder_input_ids": ids(7)},
+    )
+
+
+def test_a_refusal_recommends_only_what_works() -> None:
+    git = af.wrap(hf("GitForCausalLM", **POSITIONS, vision_config=IMAGE)())
+    with pytest.raises(af.InputError) as refusal:
+        git.trace({**text(), **image()})
+    assert "expected one square matrix" in str(refusal.value) and "blank_out()" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("use", ["edges", "gradient"])
+def test_a_model_that_marks_spans_is_no_model_without_a_head(use: str) -> None:
+    model = af.wrap(hf("BertForQuestionAnswering", **POSITIONS)())
+    assert model.trace(text()).rollout(layer=-1).values.any()
+    sentence = (
+        r"BertForQuestionAnswering.* marks where an answer starts and ends \(start_logits and end_logits\), which is no "
+        r"single answer: expected a classifier or a language model; trace\(\) without edges shows its attention"
+    )
+    with pytest.raises(af.InputError, match=sentence):
+        model.trace(text(), edges="answer") if use == "edges" else model.gradient(text())
+
+
+def test_a_sound_that_is_too_short() -> None:
+    a = next(a for a in ARCHITECTURES if a.name == "wav2vec2")
+    sentence = "it is too short for the model's convolutions: give a longer sound, or a larger image"
+    with pytest.raises(af.InputError, match=sentence):
+        af.wrap(built(a)).trace({"input_values": torch.zeros(1, 5)})
+
+
 def test_windows_that_cannot_be_placed_are_refused() -> None:
     sam = hf(
         "SamVisionModel", hidden_size=32, num_hidden_layers=3, num_attention_heads=4, image_size=32, patch_size=4,
@@ -714,10 +776,51 @@ def test_plain_attention_that_cannot_be_placed_is_refused() -> None:
             "input_ids contains torch.float32 values from 0.5: expected non-negative integers",
         ),
         ({"input_ids": "the key"}, "input_ids is a str: expected a tensor"),
+        (
+            {**text(), "labels": ids()},
+            "labels is for training, where the model computes a loss: leave labels out$",
+        ),
+        (
+            {**text(), "start_positions": torch.tensor([1])},
+            "start_positions is for training, .*: leave start_positions",
+        ),
     ],
 )
 def test_tensors_that_cannot_be_used(given: Any, sentence: str) -> None:
     refuses(hf("BertModel", **POSITIONS)(), sentence, given)
+
+
+def test_labels_of_an_encoder_decoder_are_a_target() -> None:
+    sentence = "labels is for training, .*: leave labels out, or give the target as decoder_input_ids"
+    refuses(hf("BartForConditionalGeneration", **SEQ2SEQ)(), sentence, {**text(), "labels": ids(7)})
+
+
+def test_states_of_tokens_instead_of_tokens() -> None:
+    """What has no numbers has no masked token, and the next token follows the last state."""
+    tokenizer = wordpiece()
+    sizes = {**LLAMA, "vocab_size": len(tokenizer)}
+    model = hf("LlamaForCausalLM", **sizes)()
+    states = model.get_input_embeddings()(ids() % len(tokenizer)).detach()
+    assert af.wrap(model).trace({"inputs_embeds": states}).prediction is None  # nothing names the token
+    trace = af.wrap(model, tokenizer).trace({"inputs_embeds": states})
+    with torch.no_grad():
+        best = model(inputs_embeds=states).logits[0, -1].argmax()
+    assert trace.prediction is not None and trace.prediction.kind == "next token"
+    assert trace.prediction.top[0][0] == tokenizer.decode([int(best)])
+    same = af.wrap(model, tokenizer).trace({"input_ids": ids() % len(tokenizer)})
+    np.testing.assert_allclose(trace.graph(), same.graph(), atol=1e-6)
+    masked = hf("BertForMaskedLM", **{**POSITIONS, "vocab_size": len(tokenizer)})()
+    states = masked.get_input_embeddings()(ids() % len(tokenizer)).detach()
+    assert af.wrap(masked, tokenizer).trace({"inputs_embeds": states}).prediction is None
+
+
+def test_a_transcript_of_frames_is_no_next_token() -> None:
+    tokenizer = byte_level()
+    sizes = {**TEXT, "vocab_size": len(tokenizer), "conv_dim": [16], "conv_stride": [20], "conv_kernel": [25]}
+    model = hf(
+        "Wav2Vec2ForCTC", **sizes, num_feat_extract_layers=1, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2
+    )
+    assert af.wrap(model(), tokenizer).trace(wave()).prediction is None
 
 
 @pytest.mark.long

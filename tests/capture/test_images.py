@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch", reason="models need torch")
 
 import attnflow as af  # noqa: E402
 from attnflow.capture.images import read_image  # noqa: E402
+from attnflow.view.photo import seen  # noqa: E402
+from helpers.architectures import IMAGE, hf  # noqa: E402
 
 GREY = np.random.default_rng(0).integers(0, 256, (6, 8), dtype=np.uint8)
 RGB = np.repeat(GREY[:, :, None], 3, axis=2)
@@ -55,3 +57,34 @@ def test_damaged_and_huge_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         af.InputError, match=r"whole\.png' has too many pixels to be opened safely: scale it down first"
     ):
         read_image(tmp_path / "whole.png")
+
+
+def oriented(path: Path, orientation: int) -> Path:
+    """Write a picture as a camera does that was turned."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(GREY[:, :, None].repeat(3, 2)).resize((64, 40)).save(path, exif=exif, quality=95)
+    return path
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_files_are_turned_as_transformers_turns_them(orientation: int, suffix: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    path = oriented(tmp_path / f"turned.{suffix}", orientation)
+    expected = transformers.image_utils.load_image(str(path))
+    assert expected.size == ((64, 40) if orientation < 5 else (40, 64))
+    for given in (path, str(path)):
+        np.testing.assert_array_equal(np.asarray(read_image(given)), np.asarray(expected))
+    with Image.open(path) as image:  # processors of transformers do not turn this
+        np.testing.assert_array_equal(np.asarray(read_image(image)), np.asarray(image.convert("RGB")))
+
+
+def test_traces_and_pages_use_the_turned_picture(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    model = af.wrap(hf("ViTForImageClassification", **IMAGE, num_labels=3)(), processor)
+    path = oriented(tmp_path / "turned.jpg", 6)
+    expected = transformers.image_utils.load_image(str(path))
+    assert model.trace(path).prediction == model.trace(expected).prediction
+    np.testing.assert_array_equal(seen(model, path), np.asarray(expected))

@@ -155,6 +155,74 @@ def test_folders_that_are_no_transformer(tmp_path: Path) -> None:
         af.load(folder)
 
 
+@pytest.mark.parametrize(("pooling", "options", "sentence"), [
+    (one_mode("none"), {}, "pools by nothing: expected one of cls, max, .*, or a true value of one of pooling_mode_cls_token"),
+    ({"pooling_mode": []}, {}, "pools by nothing: expected one of cls, max"),
+    ({"pooling_mode": 3}, {}, "pools by 3: expected one of cls, max"),
+    (one_mode("mean"), {"more": {"prompts": {"query": "q: ", "text": ""}, "default_prompt_name": "passage"}},
+     r"the default prompt 'passage' .* is not among its prompts \('query', 'text'\): correct default_prompt_name"),
+    (one_mode("mean"), {"more": {"default_prompt_name": "passage"}}, r"is not among its prompts \(none\)"),
+    (one_mode("mean"), {"more": {"truncate_dim": 8}},
+     r"cuts its embeddings to 8 numbers \(truncate_dim\): expected one that returns them whole; remove truncate_dim"),
+    (one_mode("mean"), {"settings": {"max_seq_length": "12"}}, "max_seq_length .* is '12': expected a number of tokens, or null"),
+])  # fmt: skip
+def test_settings_that_cannot_be_followed(
+    pooling: dict[str, Any], options: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(af.InputError, match=sentence):
+        loaded(tmp_path, pooling, **options)
+
+
+def test_an_object_that_cuts_its_embeddings_is_refused() -> None:
+    class Transformer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.auto_model, self.tokenizer = encoder(), wordpiece()
+
+    class SentenceTransformer(torch.nn.Sequential):
+        truncate_dim = 8
+
+    with pytest.raises(af.InputError, match=r"cuts its embeddings to 8 numbers \(truncate_dim\)"):
+        af.wrap(SentenceTransformer(Transformer()))
+
+
+def test_a_pooling_without_settings_is_the_mean(tmp_path: Path) -> None:
+    model = loaded(tmp_path, {}, settings={"max_seq_length": None})
+    assert model.pooling is not None and model.pooling.modes == ("mean",)
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("modules.json", "[", r"modules\.json' cannot be read as JSON \(Expecting value: line 1 column 2 .*\): download"),
+    ("modules.json", "{}", r"modules\.json' contains a dict: expected a list of objects, \[\{…\}\]; download it again"),
+    ("modules.json", '["x"]', r"modules\.json' contains a str: expected a list of objects"),
+    ("1_Pooling/config.json", "[]", r"config\.json' contains a list: expected an object, \{…\}; download it again"),
+    ("sentence_bert_config.json", "3", r"sentence_bert_config\.json' contains an int: expected an object"),
+    ("config_sentence_transformers.json", "null", r"config_sentence_transformers\.json' contains a NoneType: expected an object"),
+    ("2_Dense/config.json", "{}", r"the module Dense .* cannot be built .* \(it lacks 'in_features'\): download it again"),
+    ("2_Dense/config.json", '{"in_features": 3, "out_features": 4, "bias": false}',
+     r"the module Dense .* cannot be built .* \(size mismatch for weight: .*\): download it again"),
+])  # fmt: skip
+def test_damaged_settings_name_the_file(name: str, content: str, sentence: str, tmp_path: Path) -> None:
+    config = {"in_features": WIDTH, "out_features": 4, "bias": False}
+    dense = {"Dense": (config, {"linear.weight": torch.zeros(4, WIDTH)})}
+    folder = write_folder(tmp_path / "m", encoder(), wordpiece(), one_mode("mean"), dense)
+    (folder / name).write_text(content, "utf-8")
+    with pytest.raises(af.InputError, match=sentence):
+        af.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("measure", ["euclidean", "manhattan"])
+def test_equal_texts_have_no_gradient_of_their_distance(measure: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path, one_mode("mean"), more={"similarity_fn_name": measure})
+    same = model.similarity(PAIR[0], PAIR[0])
+    assert same.value == 0 and (same.blank_out().first.values > 0).any()
+    sentence = f"the two texts have the same embedding, so their {measure} distance is 0, where it has no gradient: use blank_out"
+    for use in (same.gradient, lambda: same.trace("attention-gradient")):
+        with pytest.raises(af.InputError, match=sentence):
+            use()
+    assert np.isfinite(model.similarity(*PAIR).gradient().first.values).all()
+
+
 def test_weights_of_dense_are_no_pickle(tmp_path: Path) -> None:
     config = {"in_features": WIDTH, "out_features": 4, "bias": False, "activation_function": "torch.nn.Identity"}
     folder = write_folder(tmp_path / "m", encoder(), wordpiece(), one_mode("mean"), {"Dense": (config, {})})

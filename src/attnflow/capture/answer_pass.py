@@ -25,6 +25,7 @@ from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost, Snapshot, reading_cache, stored_layers
 from attnflow.capture.routes import running
+from attnflow.capture.verify import cover
 from attnflow.errors import ModelError
 
 if TYPE_CHECKING:
@@ -271,6 +272,7 @@ def _answer_pass(model: Runner, prompt: Sequence[int], written: Written, freeze:
             f"{type(model.model).__name__} attends to later positions, but answers can only be explained for "
             "models that look back only: trace its text instead"
         )
+    cover(model, {"input_ids": torch.tensor([tokens])}, checked)
     prefix = len(prompt) - 1
     rows = slice(0, len(written.ids))
     if prefix and not model.stretching.changes([len(tokens)]) and reads_cache(model, checked):
@@ -414,7 +416,9 @@ def _decoder_pass(model: Runner, prompt: Sequence[int], written: Written, freeze
     start = decoder_start(model)
     source = {"input_ids": torch.tensor([list(prompt)])}
     target = torch.tensor([[start, *written.ids[:-1]]])
-    checked = model.verify(labelled({**source, "decoder_input_ids": target}, [str(i) for i in prompt]))
+    both = {**source, "decoder_input_ids": target}
+    checked = model.verify(labelled(both, [str(i) for i in prompt]))
+    cover(model, both, checked)
     encoded = written.source
     if encoded is None:
         with running(), torch.no_grad(), model.eagerly():

@@ -100,8 +100,11 @@ def _two_sides(model: Runner, calls: Sequence[Call], sides: Mapping[str, Sequenc
         )
     config = model.config
     above = _count(config, ("encoder_layers", "encoder_num_hidden_layers", "num_layers", "num_hidden_layers"))
-    _counted(len(encoder), _count(getattr(config, "encoder", None), ("num_hidden_layers",)) or above, "encoder")
-    expected = _count(getattr(config, "decoder", None), ("num_hidden_layers",)) or _count(
+    parts = {
+        side: getattr(config, side, None) or getattr(config, f"{side}_config", None) for side in ("encoder", "decoder")
+    }
+    _counted(len(encoder), _count(parts["encoder"], ("num_hidden_layers",)) or above, "encoder")
+    expected = _count(parts["decoder"], ("num_hidden_layers",)) or _count(
         config, ("decoder_layers", "decoder_num_hidden_layers", "num_decoder_layers", "num_hidden_layers")
     )
     _counted(len(decoder), expected, "decoder")
@@ -152,7 +155,9 @@ def _expected(model: Runner, path: str) -> int | None:
     depths = getattr(config, "depths", None)
     if depths is not None:
         return sum(int(d) for d in depths)
-    return _count(config, LAYERS)
+    # configurations of an encoder-decoder may call the layers of the encoder the model's
+    own = ("decoder_layers",) if "decoder" in path.split(".") else ()
+    return _count(config, (*own, *LAYERS))
 
 
 def _counted(seen: int, expected: int | None, what: str, others: str = "the other layers") -> None:

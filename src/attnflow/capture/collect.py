@@ -235,6 +235,7 @@ def register(original: str) -> str:
         if collector.attend is not None:
             return collector.attend(module, query, key, value, mask, **kwargs).contiguous(), None
         if collector.mode == "alone":
+            collector.seen += 1
             return eager_function(module)(module, query, key, value, itself_only(query, key), **kwargs)
         if collector.mode == "whole":
             out, weights = eager_function(module)(module, query, key, value, mask, **kwargs)
@@ -407,6 +408,7 @@ def _alone(func: Any, args: Any, kwargs: Any, collector: Collector) -> Any:
         return torch.eye(out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
     if func not in _FUSED:
         return func(*args, **kwargs)
+    collector.seen += 1
     arguments = {**dict(zip(("query", "key", "value"), args, strict=False)), **kwargs}
     query, key = arguments["query"], arguments["key"]
     if func is torch.nn.functional.scaled_dot_product_attention:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 
+TRAINING = ("labels", "next_sentence_label", "start_positions", "end_positions", "mask_labels", "class_labels")
+"""Arguments that say what a model should answer."""
+
 PROMPT = 8
 """More tokens than any model begins a transcript with: Whisper has four, for language, task and no time stamps."""
 
@@ -143,6 +146,11 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
             "this is a chat message, with a role and a content: expected a text; Model.answer takes messages, and "
             "explains what the model answers to them"
         )
+    goal = next((name for name in TRAINING if inputs_by_name.get(name) is not None), None)
+    if goal is not None:
+        decodes = bool(getattr(model.config, "is_encoder_decoder", False))
+        instead = ", or give the target as decoder_input_ids" if decodes else ""
+        raise InputError(f"{goal} is for training, where the model computes a loss: leave {goal} out{instead}")
     tensors = {}
     for name, x in inputs_by_name.items():
         if x is None:

@@ -30,9 +30,11 @@ from attnflow.capture.freeze import Freeze, Notes
 from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Reading, Sums, frozen_call
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
+from attnflow.capture.predict import finds_spans
 from attnflow.capture.ranks import Ranks, spread_modules, whole
 from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
+from attnflow.capture.verify import cover
 from attnflow.errors import ModelError
 
 if TYPE_CHECKING:
@@ -492,6 +494,8 @@ def run_frozen(
 
     collector.attend = attend
     layers = [layer_path(checked.paths[i]) for i in checked.stack.decoder or checked.stack.main]
+    if cache is None and "encoder_outputs" not in options:  # otherwise these tensors are only a part of the text
+        cover(model, tensors, checked)
     routes.prepare(model.model, checked.route)
     if cache is not None:
         options |= {"past_key_values": cache if in_place is None else in_place.cache, "use_cache": True}
@@ -525,6 +529,11 @@ def no_answer(model: Runner) -> str:
     """Return why there are no answer edges for a model without logits."""
     if model.pooling is not None:
         return f"{model!r} returns an embedding of a text: similarity(first, second) explains how similar two texts are"
+    if finds_spans(model):
+        return (
+            f"{model!r} marks where an answer starts and ends (start_logits and end_logits), which is no single answer: "
+            "expected a classifier or a language model; trace() without edges shows its attention"
+        )
     return f"{model!r} has no head, so it answers nothing: expected a classifier or a language model"
 
 

@@ -14,7 +14,10 @@ KINDS = "expected a PIL image, an array [height, width, 3] or the path of an ima
 
 
 def read_image(image: object) -> object:
-    """Return an image file or a PIL image as RGB, and an array with values from 0 to 255; anything else unchanged."""
+    """Return an image file or a PIL image as RGB, and an array with values from 0 to 255; anything else unchanged.
+
+    A file is turned as its EXIF orientation says. A PIL image is not, because processors of transformers use it as it is.
+    """
     if isinstance(image, list | tuple):
         raise InputError(f"image is a {type(image).__name__} of {len(image)}: expected one image")
     if isinstance(image, np.ndarray):
@@ -31,11 +34,12 @@ def read_image(image: object) -> object:
 
 
 def _read_file(path: str | Path) -> Any:
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path) as image:
-            return _as_rgb(image)
+            # cameras store pictures as the sensor lay and say how to turn them; transformers turns files too
+            return _as_rgb(ImageOps.exif_transpose(image))
     except FileNotFoundError:
         raise InputError(f"there is no image {str(path)!r}: expected the path of an image file") from None
     except Image.DecompressionBombError:

@@ -391,6 +391,18 @@ def runs_alone(tensors: Mapping[str, Tensor]) -> bool:
     return _has_pairs(tensors) or _restarts(tensors)
 
 
+def single(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the texts of a batch that is padded on the right, one by one and without padding."""
+    ids, mask = tensors.get("input_ids"), tensors.get("attention_mask")
+    if ids is None or len(ids) == 1 or mask is None:
+        return [dict(tensors)]
+    lengths = mask.sum(1).tolist()
+    return [
+        {name: x[i : i + 1, :n] if x.shape[:2] == ids.shape else x for name, x in tensors.items()}
+        for i, n in enumerate(lengths)
+    ]
+
+
 def form_of(tensors: Mapping[str, Tensor]) -> str:
     """Return the names of the tensors, and what else decides how they pass through a model."""
     names = ",".join(sorted(tensors))

@@ -34,6 +34,7 @@ from attnflow.capture.room import Room, room_on
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Scores, Weighing, scores_of
 from attnflow.capture.sublayer import layer_path
+from attnflow.capture.verify import cover
 from attnflow.capture.wrappers import check_weights_stay
 from attnflow.errors import ModelError
 
@@ -276,6 +277,7 @@ def run_layers(
     if not all(paths):
         raise ModelError(f"{name} has no numbered layers, but gradients without matrices need them")
     model.check_gradients()
+    cover(model, encoded.tensors, checked)  # before anything is frozen
     collector, freeze = Collector("layers"), Freeze(spread=spread_modules(model.model)) if frozen else Unchanging()
     listener = _Listener(collector, len(paths), freeze, lane, ranks_of(model.model) is None)
     with_gradients = _attending(listener.attended, frozen)

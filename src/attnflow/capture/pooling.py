@@ -15,6 +15,8 @@ MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 
+DISTANCES = ("euclidean", "manhattan")
+
 NAME = "sentence embedding"
 
 MEANS = {"mean": "mean", "mean_sqrt_len_tokens": "mean", "weightedmean": "mean weighted by position"}
@@ -103,7 +105,7 @@ class Pooling:
 
     def compared(self, embedding: Tensor, other: Tensor) -> Tensor:
         """Compare embeddings [text, size] with another one [size]: [text]. A distance counts as negative."""
-        if self.similarity in ("euclidean", "manhattan"):
+        if self.similarity in DISTANCES:
             power = 2 if self.similarity == "euclidean" else 1
             return -torch.linalg.vector_norm(embedding - other, power, dim=-1)
         if self.similarity == "cosine":

@@ -53,7 +53,12 @@ def prediction(model: Runner, out: Any, encoded: Encoded, number: int, lengths: 
             return None
         best = _likeliest("next token", logits[:, -1])
     else:
-        ids = encoded.tensors["input_ids"] if "input_ids" in encoded.tensors else torch.empty(1, 0)
+        embedded = encoded.tensors.get("inputs_embeds")
+        # states of tokens have no numbers, so none is a mask
+        ids = torch.full(embedded.shape[:2], -1) if embedded is not None else torch.empty(1, 0)
+        ids = encoded.tensors.get("input_ids", ids)
+        if logits.dim() == 3 and not ids.shape[1]:  # an answer for each frame of a sound or patch of an image
+            return None
         answers = likeliest(model, logits, ids, [int(ids.shape[1])], lengths)
         if answers is None or (answers.answered is not None and not bool(answers.answered[0])):
             return None
@@ -174,11 +179,20 @@ def piece(model: Runner, i: int) -> str:
 
 def writes_next(model: Runner) -> bool:
     """Return whether the class of the model predicts the next token, which nothing else shows without a tokenizer."""
+    return _is_among(model, "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES")
+
+
+def finds_spans(model: Runner) -> bool:
+    """Return whether the class of the model marks where in a text an answer starts and ends."""
+    return model.config is not None and _is_among(model, "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES")
+
+
+def _is_among(model: Runner, *lists: str) -> bool:
+    """Return whether the class of the model is in one of these lists of transformers."""
     from transformers.models.auto import modeling_auto as auto
 
     classes = {cls.__name__ for cls in type(model.model).__mro__}  # FSDP puts its own class before the model's
-    known = (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
-    return any(not classes.isdisjoint(names.values()) for names in known)
+    return any(not classes.isdisjoint(getattr(auto, name).values()) for name in lists)
 
 
 def _answers_words(model: Runner, logits: Tensor) -> bool:

@@ -50,6 +50,8 @@ def running() -> Iterator[None]:
         # PyTorch has no separate class for running out of CPU memory
         out_of_memory = isinstance(e, MemoryError | torch.OutOfMemoryError) or "memory" in message
         hint = '; memory="linear", or fewer texts at a time, take less memory' if out_of_memory else ""
+        if "Kernel size can't be greater than actual input size" in message:
+            hint = "; it is too short for the model's convolutions: give a longer sound, or a larger image"
         raise ModelError(f"the model fails on this input ({message}){hint}") from e
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnflow.capture import encode, hub, inputs, routes, verify
 from attnflow.capture.assemble import assemble
+from attnflow.capture.changes import State
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector, further_keys
 from attnflow.capture.inputs import Encoded
@@ -83,8 +84,10 @@ class Runner:
 
     given: the model as it was given, with its wrappers.
     stretching: rotary positions that depend on a text's length.
+    state: how the model was put together at its self-check.
     checked: results of the self-check, by the kind of input.
     checked_linear: kinds that were also checked without matrices.
+    covered: the size of the largest input of each name that was compared with the bare model.
     reads_cache: whether the model gives the same with a key-value cache; None if not tested yet.
     reads_in_place: whether a frozen pass may read the cache in place; None if not tested yet.
     cache_forms: the form of the layers of its own cache.
@@ -111,8 +114,10 @@ class Runner:
         self.config: PretrainedConfig | None = getattr(model, "config", None)
         self.name: str = name or hub.name_of(getattr(self.config, "_name_or_path", "")) or type(model).__name__
         self.revision: str | None = revision or getattr(self.config, "_commit_hash", None)
+        self.state: State | None = None
         self.checked: dict[str, Checked] = {}
         self.checked_linear: set[str] = set()
+        self.covered: dict[str, int] = {}
         self.reads_cache: bool | None = None
         self.cache_forms: dict[tuple[torch.device, torch.dtype], tuple[str, ...]] = {}
         self.reads_in_place: bool | None = None
@@ -128,6 +133,13 @@ class Runner:
         """Return the model as it was given, with its own attention implementation, to save it or pass it on."""
         routes.restore(self.model)
         return self.given
+
+    def forget(self) -> None:
+        """Drop everything that is known about the model, because it was changed."""
+        for results in (self.checked, self.checked_linear, self.covered, self.cache_forms, self.wirings, self._forms):
+            results.clear()
+        self.reads_cache = self.reads_in_place = None
+        self.passes_gradients = False
 
     @property
     def device(self) -> torch.device:
@@ -302,7 +314,8 @@ class Runner:
 
         last: lengths, if only the last logits are needed.
         """
-        routes.prepare(self.model, checked.route)  # in case another implementation was set since
+        verify.cover(self, tensors, checked)
+        routes.prepare(self.model, checked.route)  # in case it was unwrapped since
         options = {**routes.forward_options(checked.route), **self.last_logits(last)}
         with routes.running():
             out = routes.capture(

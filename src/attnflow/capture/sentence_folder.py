@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attnflow.capture.pooling import MODES, SIMILARITIES, Normalize, Pooling
-from attnflow.errors import InputError
+from attnflow.errors import InputError, a_type
 
 OLD_KEYS = {
     "pooling_mode_cls_token": "cls",
@@ -39,7 +39,7 @@ def folder_of(source: str, revision: str | None, allow_pickle: bool) -> tuple[st
     listed = find("modules.json")
     if listed is None:
         return None
-    modules = [(str(one.get("type", "")).rpartition(".")[2], str(one.get("path", ""))) for one in _read(listed)]
+    modules = [(str(one.get("type", "")).rpartition(".")[2], str(one.get("path", ""))) for one in _read_list(listed)]
     if not modules or modules[0][0] != "Transformer":
         first = modules[0][0] if modules else "nothing"
         raise InputError(
@@ -47,9 +47,11 @@ def folder_of(source: str, revision: str | None, allow_pickle: bool) -> tuple[st
             "be explained"
         )
     top = modules[0][1]
-    settings: Mapping[str, Any] = next((_read(path) for name in SETTINGS if (path := find(_joined(top, name)))), {})
-    more = _read(path) if (path := find("config_sentence_transformers.json")) else {}
-    configs = [_read(path) if (path := find(_joined(folder, "config.json"))) else {} for _, folder in modules[1:]]
+    empty: Mapping[str, Any] = {}
+    settings = next((_read_object(path) for name in SETTINGS if (path := find(_joined(top, name)))), empty)
+    more = _read_object(path) if (path := find("config_sentence_transformers.json")) else empty
+    paths = [find(_joined(folder, "config.json")) for _, folder in modules[1:]]
+    configs = [empty if path is None else _read_object(path) for path in paths]
 
     def weights(number: int) -> Mapping[str, torch.Tensor]:
         return _tensors(find, modules[number + 1][1], allow_pickle, source)
@@ -80,14 +82,11 @@ def pooling_of(model: Any) -> tuple[torch.nn.Module, Any, Pooling]:
         "prompts": getattr(model, "prompts", {}),
         "default_prompt_name": getattr(model, "default_prompt_name", None),
         "similarity_fn_name": getattr(name, "value", name),
+        "truncate_dim": getattr(model, "truncate_dim", None),
     }
     names = [type(one).__name__ for one in others]
     configs = [dict(one.get_config_dict()) if hasattr(one, "get_config_dict") else {} for one in others]
     pooling = _pooling(names, configs, lambda number: others[number].state_dict(), settings, more)
-    if getattr(model, "truncate_dim", None) is not None:
-        raise InputError(
-            "this SentenceTransformer truncates its embeddings (truncate_dim): expected one that returns them whole"
-        )
     return inner, first.tokenizer, pooling
 
 
@@ -103,9 +102,17 @@ def _pooling(
     names, configs: those of the modules after the transformer.
     weights: returns the weights of one of them, by its number.
     """
-    prompts, chosen = more.get("prompts") or {}, more.get("default_prompt_name")
-    prompt = str(prompts.get(chosen) or "") if chosen is not None else ""
+    if more.get("truncate_dim") is not None:
+        raise InputError(
+            f"this sentence-embedding model cuts its embeddings to {more['truncate_dim']} numbers (truncate_dim): expected "
+            "one that returns them whole; remove truncate_dim to explain the whole embedding"
+        )
+    prompt = _prompt(more)
     limit = settings.get("max_seq_length")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
+        raise InputError(
+            f"the max_seq_length of this sentence-embedding model is {limit!r}: expected a number of tokens, or null"
+        )
     named = more.get("similarity_fn_name")
     similarity = SIMILARITY.get(named, str(named))
     modes: tuple[str, ...] = ()
@@ -134,15 +141,36 @@ def _pooling(
             f"this sentence-embedding model compares by {named!r}: expected one of {', '.join(map(repr, SIMILARITIES))}"
         )
     return Pooling(
-        modes, tuple(after), similarity, limit if isinstance(limit, int) else None, prompt,
+        modes, tuple(after), similarity, limit, prompt,
         bool(settings.get("do_lower_case")), refusal,
     )  # fmt: skip
 
 
+def _prompt(more: Mapping[str, Any]) -> str:
+    """Return the text to put before every text."""
+    prompts, name = more.get("prompts") or {}, more.get("default_prompt_name")
+    if name is None:
+        return ""
+    if not isinstance(prompts, Mapping) or name not in prompts:
+        names = ", ".join(map(repr, prompts)) or "none"
+        raise InputError(
+            f"the default prompt {name!r} of this sentence-embedding model is not among its prompts ({names}): correct "
+            "default_prompt_name in config_sentence_transformers.json"
+        )
+    return str(prompts[name] or "")
+
+
 def _modes(config: Mapping[str, Any]) -> tuple[str, ...]:
     one = config.get("pooling_mode")
-    modes = (one,) if isinstance(one, str) else tuple(one or ())
-    modes = modes or tuple(mode for key, mode in OLD_KEYS.items() if config.get(key)) or ("mean",)
+    modes = tuple(one) if isinstance(one, list | tuple) else () if one is None else (one,)
+    modes = modes or tuple(mode for key, mode in OLD_KEYS.items() if config.get(key))
+    if not modes and "pooling_mode" not in config and OLD_KEYS.keys().isdisjoint(config):
+        return ("mean",)  # the default of sentence-transformers
+    if not modes:
+        raise InputError(
+            f"this sentence-embedding model pools by nothing: expected one of {', '.join(MODES)}, or a true value of one "
+            f"of {', '.join(OLD_KEYS)}"
+        )
     unknown = next((mode for mode in modes if mode not in MODES), None)
     if unknown is not None:
         raise InputError(f"this sentence-embedding model pools by {unknown!r}: expected one of {', '.join(MODES)}")
@@ -156,6 +184,19 @@ def _elsewhere(config: Mapping[str, Any]) -> bool:
 
 
 def _module(name: str, config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+    try:
+        return _built(name, config, weights)
+    except (KeyError, TypeError, ValueError, RuntimeError) as e:
+        if isinstance(e, InputError):
+            raise
+        reason = f"it lacks {e}" if isinstance(e, KeyError) else str(e).splitlines()[-1].strip()
+        raise InputError(
+            f"the module {name} of this sentence-embedding model cannot be built from its config.json and its weights "
+            f"({reason}): download it again"
+        ) from None
+
+
+def _built(name: str, config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> torch.nn.Module:
     if name == "LayerNorm":
         norm = torch.nn.LayerNorm(int(config["dimension"]))
         norm.load_state_dict({key.removeprefix("norm."): x for key, x in weights.items()})
@@ -178,8 +219,25 @@ def _joined(folder: str, name: str) -> str:
 def _read(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError):
-        raise InputError(f"{str(path)!r} cannot be read as JSON: download it again") from None
+    except (OSError, ValueError) as e:
+        raise InputError(f"{str(path)!r} cannot be read as JSON ({e}): download it again") from None
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    settings = _read(path)
+    if not isinstance(settings, dict):
+        raise InputError(f"{str(path)!r} contains {a_type(settings)}: expected an object, {{…}}; download it again")
+    return settings
+
+
+def _read_list(path: Path) -> Sequence[Mapping[str, Any]]:
+    modules = _read(path)
+    strangers = [one for one in modules if not isinstance(one, dict)] if isinstance(modules, list) else [modules]
+    if strangers:
+        raise InputError(
+            f"{str(path)!r} contains {a_type(strangers[0])}: expected a list of objects, [{{…}}]; download it again"
+        )
+    return list(modules)
 
 
 def _finder(source: str, revision: str | None) -> Find:

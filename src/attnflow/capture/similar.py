@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.check import Checked
+from attnflow.capture.check import TOLERANCE, Checked
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.pooling import Pooling
+from attnflow.capture.pooling import DISTANCES, Pooling
 from attnflow.capture.routes import running
 from attnflow.capture.runner import ModelOutput, Runner
 from attnflow.errors import InputError, ModelError
@@ -61,8 +61,21 @@ class SimilarTo(Runner):
         out = self.alone.forward(tensors, grad=grad, **options)
         with torch.set_grad_enabled(grad):
             own = _embeddings(self, tensors, out)
+            if grad:
+                self._check_apart(own)
             logits = pooling_known(self).compared(own, self.embedding.to(own))[:, None]  # [text, 1]
         return {**out, "logits": logits}
+
+    def _check_apart(self, own: Tensor) -> None:
+        """Refuse the gradient of a distance of 0: it has no direction, only rounding has."""
+        measure = pooling_known(self).similarity
+        other = self.embedding.to(own)
+        same = TOLERANCE.get(self.dtype, TOLERANCE[torch.float32]) * float(other.norm())
+        if measure in DISTANCES and bool(((own.detach() - other).norm(dim=-1) <= same).any()):
+            raise InputError(
+                f"the two texts have the same embedding, so their {measure} distance is 0, where it has no gradient: use "
+                "blank_out, or compare different texts"
+            )
 
 
 def _embeddings(model: Runner, tensors: Mapping[str, Tensor], out: ModelOutput) -> Tensor:

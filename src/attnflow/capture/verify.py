@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +13,9 @@ from torch import Tensor
 
 from attnflow.capture import check, inputs, routes
 from attnflow.capture.assemble import layer_calls
+from attnflow.capture.changes import check_one_attention, own_attention, state_of
 from attnflow.capture.check import Checked
-from attnflow.capture.collect import Call, Collector
+from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.layer_calls import output_of, states_of, with_states
 from attnflow.capture.picture import image_places
@@ -36,13 +39,16 @@ _checking = threading.RLock()
 
 
 def verify(runner: Runner, encoded: Encoded) -> Checked:
-    """Run the self-check on first use of this kind of input; later calls return its results."""
-    kind = kind_of(encoded)
-    if kind in runner.checked:
+    """Run the self-check on first use of this kind of input; later calls return its results while the model stays."""
+    kind, state = kind_of(encoded), state_of(runner.model)
+    if kind in runner.checked and runner.state == state:
         return runner.checked[kind]
     with _checking:
+        if runner.state != state:
+            runner.forget()
         if kind not in runner.checked:
             runner.checked[kind] = _first_use(runner, encoded)
+        runner.state = state_of(runner.model)  # parts with other attention functions get that of the whole
         return runner.checked[kind]
 
 
@@ -87,6 +93,45 @@ def layer_bytes(tensors: Mapping[str, Tensor], checked: Checked) -> int:
     return int(rows) * checked.heads * int(n) ** 2 * 4
 
 
+def cover(runner: Runner, tensors: Mapping[str, Tensor], checked: Checked) -> None:
+    """Compare with the bare model again on texts longer than those before, if its attention is a user's own function.
+
+    Such a function may differ from eager attention only beyond the length of the self-check. A batch is padded on the
+    right, and its texts run one by one, because the function may ignore padding.
+    """
+    name = own_attention(runner.model) if checked.route == routes.INTERFACE else None
+    for text in [] if name is None else inputs.single(tensors):
+        sizes = sizes_of(text)
+        if any(size > runner.covered.get(key, 0) for key, size in sizes.items()):
+            _check_longer(runner, text, checked, name)
+            _cover(runner, sizes)
+
+
+def _check_longer(runner: Runner, text: Mapping[str, Tensor], checked: Checked, name: str | None) -> None:
+    collector = Collector("operands" if checked.blocks else "whole", measure=False)
+    with routes.running():
+        expected = check.float_outputs(runner.forward(text))
+        routes.prepare(runner.model, checked.route)
+        out = routes.capture(runner.model, checked.route, lambda: runner.forward(text), collector)
+    difference = check.largest_difference(check.float_outputs(out), expected)
+    if not _is_close(runner, text, difference, expected):
+        raise ModelError(
+            f"with the attention function {name!r} the outputs differ from those with eager attention by "
+            f"{difference:.3g} on this input, although they were equal in the self-check on a shorter one, so what "
+            f'{name!r} attends to is unknown: load the model with attn_implementation="eager", or give shorter texts'
+        )
+
+
+def sizes_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the number of entries of each tensor of one input, except masks, which come and go."""
+    return {name: x.numel() for name, x in tensors.items() if "mask" not in name}
+
+
+def _cover(runner: Runner, sizes: Mapping[str, int]) -> None:
+    for key, size in sizes.items():
+        runner.covered[key] = max(size, runner.covered.get(key, 0))
+
+
 def _first_use(runner: Runner, encoded: Encoded) -> Checked:
     tensors = probe(encoded.tensors)
     check_weights(runner.model)
@@ -101,7 +146,9 @@ def _first_use(runner: Runner, encoded: Encoded) -> Checked:
     refusals: dict[str, list[str]] = {}  # reasons, with the routes that failed for each
     for route in routes.routes_for(runner.model):
         try:
-            return _by_route(runner, tensors, expected, route)
+            checked = _by_route(runner, tensors, expected, route)
+            _cover(runner, sizes_of(tensors))
+            return checked
         except InputError as e:
             refusals.setdefault(str(e), []).append(route)
         except Exception as e:  # model files may raise anything; then this route is not possible
@@ -113,7 +160,7 @@ def _first_use(runner: Runner, encoded: Encoded) -> Checked:
         routes.restore(runner.model)
     mixes = mixing(runner.model) if any("positions mix" in reason for reason in refusals) else None
     reasons = mixes or "; ".join(f"{', '.join(closed)}: {reason}" for reason, closed in refusals.items())
-    one_text = "input_ids" in tensors and "decoder_input_ids" not in tensors
+    one_text = "input_ids" in tensors and tensors.keys().isdisjoint(("decoder_input_ids", "pixel_values"))
     answers = one_text and getattr(out, "logits", None) is not None
     instead = ". blank_out() and gradient() need no attention" if answers else ""
     raise ModelError(f"{type(runner.model).__name__} cannot be explained by its attention. {reasons}{instead}")
@@ -146,6 +193,8 @@ def _check_whole(runner: Runner) -> None:
 
 
 def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor], route: str) -> Checked:
+    if route == routes.INTERFACE:
+        check_one_attention(runner.model)
     routes.prepare(runner.model, route)
     options = routes.forward_options(route)
     whole = Collector("whole", "mean", True)
@@ -172,7 +221,7 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
             not check.sees_ahead(own, among) if images else _causal(runner, tensors, route, name, own, len(whole.calls))
         )
     elif route != routes.EAGER:  # the eager route does not know modules
-        _check_layers(runner, tensors, route, [call.path for call in own])
+        _check_layers(runner, tensors, route, own)
     blocks = route == routes.FUSED or (route == routes.INTERFACE and _blocks_agree(runner, tensors, expected))
     return Checked(
         route=route,
@@ -225,21 +274,48 @@ def _causal(
     if route == routes.EAGER:  # works only if every layer's softmax is seen
         routes.capture(runner.model, route, lambda: run(tensors), counted)
     if route != routes.EAGER or counted.seen == call_count:
-        check.check_nothing_else_mixes(
-            lambda changed: routes.capture(runner.model, route, lambda: run(changed), Collector(mode)),
-            tensors,
-            name,
-            runner.vocabulary(),
-        )
+        layer = None if route == routes.EAGER else layer_path(calls[-1].path)
+        n = int(tensors[name].shape[1])
+
+        def alone(changed: Mapping[str, Tensor]) -> list[Tensor]:
+            collector = Collector(mode)
+            with _leaving(runner.model, layer, collector, n) as states:
+                out = routes.capture(runner.model, route, lambda: run(changed), collector)
+            return check.by_position(check.float_outputs(out), n) or states()
+
+        check.check_nothing_else_mixes(alone, tensors, name, runner.vocabulary())
     return bool(back_only) or (back_only is None and not check.sees_ahead(calls))
 
 
-def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, paths: Sequence[str]) -> None:
-    """Refuse layers that mix positions without attention, if inputs are not positions: images, audio and a source.
+@contextmanager
+def _leaving(
+    model: torch.nn.Module, layer: str | None, collector: Collector, n: int
+) -> Iterator[Callable[[], list[Tensor]]]:
+    """Observe the states of n positions that leave a layer, for a model that returns none, such as a classifier.
 
-    The input runs three times in one pass in which positions attend only to themselves. The second and the third copy
-    enter the first layer with other states at one half of the positions, and the output of the last layer is compared
-    at the other half. Mixing before the layers is not tested.
+    Yield a function that returns them after the pass. Without a layer, it is the last module after all attention.
+    """
+    last: list[Tensor] = []
+    seen = [0]
+
+    def hook(module: Any, args: Any, out: Any) -> None:
+        states = check.by_position(check.float_outputs(out), n) if is_collecting(collector) else []
+        if states:
+            last[:], seen[0] = states, collector.seen
+
+    with ExitStack() as stack:
+        for module in [model.get_submodule(layer)] if layer else model.modules():
+            stack.callback(module.register_forward_hook(hook).remove)
+        yield lambda: last if layer or seen[0] == collector.seen else []
+
+
+def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, calls: Sequence[Call]) -> None:
+    """Refuse layers that mix positions without attention, if outputs are not by position: images, audio and a source.
+
+    The input runs three times in one pass in which positions attend only to themselves. In the second and the third
+    copy, one half of the positions differs, and the output of the last layer is compared at the other half. For a
+    source text, other tokens make the difference. Otherwise it is made where states enter the first layer, and mixing
+    before the layers is not tested.
     """
     left: list[Tensor] = []
 
@@ -254,18 +330,36 @@ def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, pat
     def leaving(module: Any, args: Any, out: Any) -> None:
         left[:] = [output_of(out)]
 
-    first, last = (runner.model.get_submodule(layer_path(path)) for path in (paths[0], paths[-1]))
+    first, last = (runner.model.get_submodule(layer_path(call.path)) for call in (calls[0], calls[-1]))
     thrice = {k: x.repeat(3, *[1] * (x.dim() - 1)) if x.dim() and x.shape[0] == 1 else x for k, x in tensors.items()}
-    handles = [first.register_forward_pre_hook(entering, with_kwargs=True), last.register_forward_hook(leaving)]
-    try:
-        routes.capture(runner.model, route, lambda: runner.forward(thrice), Collector("alone"))
-    except Exception:  # the model takes one input at a time, or states of another form, so this cannot be tested
-        return
-    finally:
-        for handle in handles:
-            handle.remove()
-    if left and left[0].dim() == 3 and left[0].shape[0] == 3:
-        check.check_same_beside(left[0])
+    ids = tensors.get("input_ids")
+    by_tokens = ids is not None and ids.shape == (1, calls[0].shape[1]) and len(ids.unique()) > 1
+    for other in (True, False) if by_tokens else (False,):
+        left.clear()
+        given = {**thrice, "input_ids": _other_tokens(thrice["input_ids"])} if other else thrice
+        run = partial(runner.forward, given)
+        with ExitStack() as stack:
+            stack.callback(last.register_forward_hook(leaving).remove)
+            if not other:
+                stack.callback(first.register_forward_pre_hook(entering, with_kwargs=True).remove)
+            try:
+                routes.capture(runner.model, route, run, Collector("alone"))
+            except Exception:  # the model takes one input at a time, no such tokens, or states of another form
+                continue
+        if left and left[0].dim() == 3 and left[0].shape[0] == 3:
+            check.check_same_beside(left[0])
+            return
+
+
+def _other_tokens(ids: Tensor) -> Tensor:
+    """Return three copies of a text with other tokens in the second half of the second and the first half of the third.
+
+    They are from the same text, because padding among them would hide or move positions.
+    """
+    tokens, numbers = ids.unique(return_inverse=True)
+    half, other, moved = ids.shape[1] // 2, tokens[(numbers + 1) % len(tokens)], ids.clone()
+    moved[1, half:], moved[2, :half] = other[1, half:], other[2, :half]
+    return moved
 
 
 def _reducers(runner: Runner, tensors: Mapping[str, Tensor], whole: Collector, outputs: list[Tensor]) -> dict[str, int]:

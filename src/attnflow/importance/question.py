@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnflow.capture.frozen import no_answer
 from attnflow.capture.inputs import Encoded, unknown
-from attnflow.capture.predict import answered, piece, writes_next
+from attnflow.capture.predict import answered, finds_spans, piece, writes_next
 from attnflow.capture.routes import running
 from attnflow.errors import AttentionWarning, InputError, ModelError, TextError
 from attnflow.importance.blank_units import BlankUnits, units_of
@@ -195,7 +195,7 @@ def logits_of(model: Runner, batch: Tensors, grad: bool = False, keep: int = 1) 
         out = model.forward(batch, grad=grad, **({"logits_to_keep": keep} if _last_only(model) else {}))
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
-        if model.pooling is not None:
+        if model.pooling is not None or finds_spans(model):
             raise ModelError(no_answer(model))
         raise ModelError(
             f"{model!r} has no head, so it answers nothing: expected a classifier or a language model, for example one "
