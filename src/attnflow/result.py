@@ -286,30 +286,32 @@ class TokenAttention:
         """
         return frame(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, image: Any = None) -> None:
         """Write a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
 
         .csv and .parquet have one row per value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png
-        are pictures, see `plot`; .html is the interactive page.
+        are pictures, see `plot`, which takes ``image``; .html is the interactive page.
         """
         path = Path(path)
         write = of_extension({**WRITERS, **dict.fromkeys((*PICTURES, ".html"), None)}, path)
+        if image is not None and path.suffix.lower() not in PICTURES:
+            raise InputError(
+                f"image= for {str(path)!r}: expected one of {', '.join(PICTURES)}, which draw it; leave image out"
+            )
         if write is None:
-            self._view().save(path)
+            self._view().save(path, image)
         else:
             write_whole(path, lambda beside: write(self, beside))
 
-    def plot(self, query: int | str | None = None) -> Figure:
+    def plot(self, query: int | str | None = None, *, image: Any = None) -> Figure:
         """Return a matplotlib figure like the paper's Figures 2 and 3: what one query takes from each input, by layer.
 
-        query: as in `row`; optional if there is only one. Needs matplotlib. Use `overlay` for an image.
+        For an image, it is a map of the patches for each layer, over the image in grey (`image_figure.patch_maps`).
+
+        query: as in `row`; optional if there is only one. Needs matplotlib.
+        image: as in `overlay`; without any, the map is a plain grid.
         """
-        if self.patches is not None:
-            raise InputError(
-                f"plot() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; use overlay() for "
-                "an image"
-            )
-        return self._view().plot(query)
+        return self._view().plot(query, image)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:

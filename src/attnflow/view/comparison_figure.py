@@ -42,17 +42,14 @@ def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figur
     """
     if comparison.patches is not None:
         raise InputError(
-            f"plot() of an image of {comparison.patches[0]} × {comparison.patches[1]} patches: expected text; use "
-            "overlay() of each result to draw them on the image"
+            f"shaded_lines of an image of {comparison.patches[0]} × {comparison.patches[1]} patches: expected text; use "
+            "plot(), which draws maps"
         )
     if len(comparison.tokens) > MOST:
         raise InputError(
             f"plot() of {len(comparison.tokens):,} tokens: expected at most {MOST:,}; save longer texts as .csv or .json"
         )
-    if width is not None and (
-        isinstance(width, bool) or not isinstance(width, int | float) or not NARROWEST <= width <= 4 * sheet.PAGE
-    ):
-        raise InputError(f"width={width!r}: expected inches from {NARROWEST:g} to {4 * sheet.PAGE:g}, or None")
+    check_width(width)
     with sheet.style():
         words = [sheet.label(token) for token in comparison.tokens]
         boxes = {word: sheet.room([word]) + 2 * PAD for word in set(words)}
@@ -70,6 +67,13 @@ def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figur
             if len(blocks) <= BLOCKS:
                 break
         return _draw(comparison, words, wide, blocks, left, room, right)
+
+
+def check_width(width: float | None) -> None:
+    if width is not None and (
+        isinstance(width, bool) or not isinstance(width, int | float) or not NARROWEST <= width <= 4 * sheet.PAGE
+    ):
+        raise InputError(f"width={width!r}: expected inches from {NARROWEST:g} to {4 * sheet.PAGE:g}, or None")
 
 
 def _draw(
@@ -97,7 +101,7 @@ def _draw(
     at.set(xlim=(0, whole), ylim=(0, height))
     at.set_axis_off()
     top = height - over
-    _words(at, left, top + 0.05, sheet.line(_heading(comparison), edge - left - right, sheet.SMALL), color=QUIET)
+    _words(at, left, top + 0.05, sheet.line(heading(comparison), edge - left - right, sheet.SMALL), color=QUIET)
     if comparison.measure is not None:
         _words(at, edge, top + 0.05, "ρ", ha="right", color=QUIET, style="italic")
     shade = [signed_shares(row) for row in comparison.values]
@@ -147,7 +151,8 @@ def _words(at: Axes, x: float, y: float, words: str, **more: Any) -> None:
     at.text(x, y, words, va="baseline", size=sheet.SMALL, fontfamily=sheet.families(words), **more)
 
 
-def _heading(comparison: Comparison) -> str:
+def heading(comparison: Comparison) -> str:
+    """Return what is explained: the query, its layer, and the model's answer."""
     best = comparison.prediction
     answer = [] if best is None else [f"{best.kind} {best.top[0][0]!r} {best.top[0][1]:.2f}"]
     return " · ".join([f"query {sheet.label(comparison.query_token)}, L{comparison.layer + 1}", *answer])
