@@ -81,6 +81,12 @@ def test_there_is_one_panel_per_layer_within_the_page(layers: int, across: int) 
     assert not list(overlaps(figure))
 
 
+def test_values_that_are_no_shares_are_not_added_up() -> None:
+    flows = result(method="flow")
+    assert "[CLS] 0.360, [REG] up to 0.090" in words(replace(flows, values=flows.values * 3).plot())
+    assert not any("[CLS]" in word for word in words(flows.without_special().plot())[1:])
+
+
 def test_a_map_is_the_image_in_grey_below_its_patches() -> None:
     one = result()
     photo, patches = panels(one.plot())[0].images

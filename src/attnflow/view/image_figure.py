@@ -134,17 +134,18 @@ def _correlation(comparison: Comparison, name: str) -> str:
 
 def _aside(inputs: TokenAttention | Comparison, row: FloatArray) -> str:
     """Return the shares of class and register tokens in a row, or their values if the row has no shares; maybe empty."""
-    values: dict[str, float] = {}
+    values: dict[str, list[float]] = {}
     for token, special, value in zip(inputs.tokens, inputs.special, row.tolist(), strict=True):
         if special:
-            name = "[REG]" if token.startswith("[REG") else sheet.label(token)
-            values[name] = values.get(name, 0.0) + value
-    if not any(values.values()):  # importance, which needs pixels
+            values.setdefault("[REG]" if token.startswith("[REG") else sheet.label(token), []).append(value)
+    if not any(map(any, values.values())):  # importance, which needs pixels
         return ""
     if abs(float(np.nansum(np.maximum(row, 0))) - 1) < WHOLE:
-        return _minus(", ".join(f"{name} {100 * value:.0f} %" for name, value in values.items()))
-    numbers = numbers_of(np.array(list(values.values())))
-    return _minus(", ".join(f"{name} {number}" for name, number in zip(values, numbers, strict=True)))
+        return _minus(", ".join(f"{name} {100 * sum(each):.0f} %" for name, each in values.items()))
+    # flows of several tokens do not add up
+    names = [name if len(each) == 1 else f"{name} up to" for name, each in values.items()]
+    numbers = numbers_of(np.array([max(each) for each in values.values()]))
+    return _minus(", ".join(f"{name} {number}" for name, number in zip(names, numbers, strict=True)))
 
 
 def _photo(image: Any) -> FloatArray | None:
