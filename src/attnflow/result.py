@@ -55,6 +55,7 @@ class TokenAttention:
     seconds: for a sound, the start and end of each input in seconds, None if it has none; otherwise empty.
     provenance: where the numbers come from, as JSON; "reliability" in it is what `reliability` returns.
     source, recipe: the trace that made the result and its arguments, for `words`; neither is saved.
+    image: for an image, what the model saw, uint8 ``[height, width, 3]``, made small; for pictures, and not saved.
 
     >>> cls = TokenAttention(
     ...     values=[[[0.1, 0.5, 0.2, 0.2]]], method="flow", layers=[5], queries=[0], query_tokens=["[CLS]"],
@@ -85,6 +86,7 @@ class TokenAttention:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     source: Any = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
+    image: FloatArray | None = None
 
     def __post_init__(self) -> None:
         partial = isinstance(self.provenance, Mapping) and "computed" in self.provenance
@@ -251,16 +253,24 @@ class TokenAttention:
                 f"{method}() of {self.method}: expected the result of a sound; for text use row() and top()"
             )
 
-    def overlay(self, image: Any, query: int | str | None = None, layer: int = -1, alpha: float = 0.6) -> FloatArray:
+    def overlay(
+        self, image: Any = None, query: int | str | None = None, layer: int = -1, alpha: float = 0.6
+    ) -> FloatArray:
         """Return a map of the patches over the image, uint8 ``[height, width, 3]``, from dark blue (low) to yellow.
 
         image: what the model saw, after cropping: a PIL image, or an array ``[height, width]`` or ``[height, width, 3]``
-            of uint8 or of floats from 0 to 1, of any size.
+            of uint8 or of floats from 0 to 1, of any size. The default is `image`, which a result from a file has lost.
         query, layer: as in `row`.
         alpha: the opacity of the map, from 0 (image only) to 1 (map only).
         """
         if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.number) or not 0 <= alpha <= 1:
             raise InputError(f"alpha={alpha!r}: expected a number from 0 (image only) to 1 (map only)")
+        image = self.image if image is None else image
+        if image is None and self.patches is not None:
+            raise InputError(
+                "this result does not have its image, because it comes from a file or from numbers: give overlay(image), "
+                "what the model saw"
+            )
         return self._view().overlay(image, query, layer, float(alpha))
 
     def to_dict(self) -> dict[str, Any]:
@@ -276,30 +286,32 @@ class TokenAttention:
         """
         return frame(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, image: Any = None) -> None:
         """Write a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
 
         .csv and .parquet have one row per value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png
-        are pictures, see `plot`; .html is the interactive page.
+        are pictures, see `plot`, which takes ``image``; .html is the interactive page.
         """
         path = Path(path)
         write = of_extension({**WRITERS, **dict.fromkeys((*PICTURES, ".html"), None)}, path)
+        if image is not None and path.suffix.lower() not in PICTURES:
+            raise InputError(
+                f"image= for {str(path)!r}: expected one of {', '.join(PICTURES)}, which draw it; leave image out"
+            )
         if write is None:
-            self._view().save(path)
+            self._view().save(path, image)
         else:
             write_whole(path, lambda beside: write(self, beside))
 
-    def plot(self, query: int | str | None = None) -> Figure:
+    def plot(self, query: int | str | None = None, *, image: Any = None) -> Figure:
         """Return a matplotlib figure like the paper's Figures 2 and 3: what one query takes from each input, by layer.
 
-        query: as in `row`; optional if there is only one. Needs matplotlib. Use `overlay` for an image.
+        For an image, it is a map of the patches for each layer, over the image in grey (`image_figure.patch_maps`).
+
+        query: as in `row`; optional if there is only one. Needs matplotlib.
+        image: as in `overlay`; without any, the map is a plain grid.
         """
-        if self.patches is not None:
-            raise InputError(
-                f"plot() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; use overlay() for "
-                "an image"
-            )
-        return self._view().plot(query)
+        return self._view().plot(query, image)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:

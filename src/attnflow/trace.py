@@ -359,6 +359,10 @@ class Trace(Pass):
 
         Special tokens stay separate. The graph is merged, so rollout and flow are solved on words.
         """
+        if self.patches is not None:
+            raise InputError(
+                f"words() of an image of {self.patches[0]} × {self.patches[1]} patches: expected text; leave words out"
+            )
         groups: dict[Any, list[int]] = {}
         for position, word in enumerate(self.word_ids):
             part = self.parts[position] if self.parts else ""

@@ -100,6 +100,7 @@ def result_of(
         provenance={**trace.provenance, **options},
         source=trace if words else None,
         recipe=recipe if sinks in (None, "keep") else {**recipe, "sinks": sinks},
+        image=None if trace.patches is None else trace.image,
     )
 
 

@@ -11,9 +11,10 @@ import pytest
 Image = pytest.importorskip("PIL.Image", reason="images need pillow")
 torch = pytest.importorskip("torch", reason="models need torch")
 
+from attnflow.view.photo import seen  # noqa: E402
+
 import attnflow as af  # noqa: E402
 from attnflow.capture.images import read_image  # noqa: E402
-from attnflow.view.photo import seen  # noqa: E402
 from helpers.architectures import IMAGE, hf  # noqa: E402
 
 GREY = np.random.default_rng(0).integers(0, 256, (6, 8), dtype=np.uint8)

@@ -201,6 +201,8 @@ def test_written_answers_are_explained_as_they_were_written(name: str) -> None:
 
 def test_importance_of_a_text_with_an_image_is_refused() -> None:
     model, inputs = llava()
-    with pytest.raises(af.InputError, match=r"expected a model that reads one text and answers with a class"):
+    with pytest.raises(
+        af.InputError, match=r"expected a model that reads one text or one image and answers with a class"
+    ):
         af.wrap(model).blank_out(inputs)
     assert af.wrap(model).trace(inputs).words().picture is None

@@ -27,6 +27,7 @@ from attnflow.cli.compare import compare as command  # noqa: E402
 from attnflow.evaluate.statistics import rank_correlations  # noqa: E402
 from attnflow.view import sheet  # noqa: E402
 from attnflow.view.comparison import Comparison, compare  # noqa: E402
+from attnflow.view.comparison_figure import shaded_lines  # noqa: E402
 from attnflow.view.comparison_text import render  # noqa: E402
 from helpers.architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
 from helpers.small_models import sinking  # noqa: E402
@@ -272,18 +273,21 @@ def test_an_encoder_decoder_has_source_and_target() -> None:
     assert "source" in words and "target" in words
 
 
-def test_an_image_is_shown_as_patches_and_not_drawn() -> None:
+def test_an_image_is_shown_as_patches() -> None:
     shape = {"image_size": 32, "patch_size": 8, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = af.wrap(hf("ViTModel", **shape)(), transformers.ViTImageProcessor(size={"height": 32, "width": 32}))
     held = compare(model, np.random.default_rng(0).integers(0, 255, (32, 32, 3)).astype(np.uint8))
-    assert held.methods == VIEWS and held.patches == (4, 4) and "expected a model that reads one text" in held.notes[0]
+    assert held.methods == VIEWS and held.patches == (4, 4) and "has no head, so it answers nothing" in held.notes[0]
     lines = printed(held).splitlines()
-    assert [lines.index(name) for name in ("raw", "rollout", "flow")] == [1, 6, 11]
+    assert lines[1].split() == ["raw", "rollout", "flow"] and lines[6].startswith("lowest")  # side by side
+    narrow = printed(held, width=20).splitlines()
+    assert narrow.index("flow") == narrow.index("raw        rollout") + 6  # 4 lines of patches and an empty one
     assert any("these are the 5 highest by flow" in line for line in lines)
+    assert any(" row " in line and ", column " in line for line in lines)
     with pytest.raises(af.InputError) as caught:
-        held.plot()
+        shaded_lines(held)
     assert str(caught.value) == (
-        "plot() of an image of 4 × 4 patches: expected text; use overlay() of each result to draw them on the image"
+        "shaded_lines of an image of 4 × 4 patches: expected text; use plot(), which draws maps"
     )
 
 

@@ -10,7 +10,6 @@ import torch
 import transformers
 
 import attnflow as af
-from attnflow.view.photo import seen
 from helpers.architectures import IMAGE, hf
 
 Image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
@@ -20,6 +19,13 @@ PIXELS = np.random.default_rng(0).integers(0, 255, (60, 90, 3)).astype(np.uint8)
 def model(**options: object) -> af.Model:
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32}, **options)
     return af.wrap(hf("ViTModel", **IMAGE)(), processor)
+
+
+def seen(of: af.Model, picture: object) -> np.ndarray | None:
+    """Return the image that a trace keeps."""
+    shown: np.ndarray | None = of.encode(picture).image
+    assert of.trace(picture).image is not None
+    return shown
 
 
 def test_a_picture_that_was_only_scaled_keeps_its_proportions(tmp_path: Path) -> None:

@@ -256,7 +256,8 @@ def test_an_image_is_its_patches_shaded() -> None:
     lines = printed(IMAGE).splitlines()
     assert lines[1:4] == ["  ░░▒▒", "▓▓████", "0.000   ░░▒▒▓▓██ 5.000"]
     assert (
-        lines[4] == "0  t0  9.000  " + "█" * 40 and lines[-1] == "2 of 7 inputs are not shown; these are the 5 highest"
+        lines[4] == "0  t0               9.000  " + "█" * 40
+        and lines[-1] == "2 of 7 inputs are not shown; these are the 5 highest"
     )
     assert printed(IMAGE, encoding="ascii").splitlines()[1:3] == ["  ::==", "**%%@@"]
     coloured = printed(IMAGE, colour=True).splitlines()
@@ -267,4 +268,19 @@ def test_an_image_is_its_patches_shaded() -> None:
 def test_patches_fit_or_say_that_they_do_not() -> None:
     wide = result([0.0, 1.0] * 30, patches=(1, 60))
     assert printed(wide, width=80).splitlines()[1] == " █" * 30
-    assert printed(wide, width=59).splitlines()[1] == "1 by 60 patches are too wide for 59 columns: use overlay()"
+    lines = printed(wide, width=59).splitlines()
+    assert lines[1:3] == ["█" * 30, "a cell is a block of 2 × 2 patches, and shows the largest"]
+    tall = result([*[0.0] * 149, 1.0], patches=(50, 3))
+    lines = printed(tall).splitlines()
+    assert lines[1:26] == ["    "] * 24 + ["  ██"] and lines[26].startswith("a cell is a block of 2 × 2 patches")
+
+
+def test_a_map_marks_values_below_zero() -> None:
+    signed = result([4.0, -2.0, 0.1, -4.0, 2.0, 0.0], patches=(2, 3))
+    lines = printed(signed).splitlines()
+    assert lines[1:3] == ["██↓↓  ", "↓↓▒▒  "]
+    assert lines[3:5] == ["0.000   ░░▒▒▓▓██ 4.000", "values below 0 (↓ on the map) go down to -4.000"]
+    assert printed(signed, encoding="ascii").splitlines()[1] == "@@vv  "
+    coloured = printed(signed, colour=True).splitlines()
+    assert "48;2;214;52;36m" in coloured[2] and "red on the map" in coloured[4]
+    assert ANSI.sub("", lines[5]).startswith("0  row 1, column 1   4.000")

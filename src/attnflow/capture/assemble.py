@@ -232,6 +232,7 @@ def assemble(
         tower=tower_of(calls, labels.wiring, _image_places(model, labels), number),
         weights=weights,
         pooled=None if model.pooling is None else model.pooling.row(len(labels.tokens)),
+        image=encoded.image,
     )
 
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from attnflow.capture import inputs
 from attnflow.capture.decoded import decoded
+from attnflow.capture.images import read_image
 from attnflow.capture.inputs import Encoded
+from attnflow.capture.photo import photo
 from attnflow.capture.picture import image_places, picture_of
 from attnflow.capture.processed import features
 from attnflow.capture.sound import as_far_as_taken
@@ -92,11 +94,15 @@ def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: i
     if isinstance(item, Mapping):
         return _named_tensors(model, item)
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and not isinstance(item[1], str):
-        return _named_tensors(model, features(model, *item)[0])
+        encoded = _named_tensors(model, features(model, *item)[0])
+        return replace(encoded, image=photo(model, item[1], encoded.tensors))
     main = getattr(model.model, "main_input_name", "input")
     both = hasattr(model.model, "get_text_features") and hasattr(model.model, "get_image_features")
     if main == "pixel_values" or (both and not isinstance(item, str | tuple)):
-        return inputs.encode_image(getattr(model.processor, "image_processor", model.processor), item, _patch(model))
+        item = read_image(item)
+        processor = getattr(model.processor, "image_processor", model.processor)
+        encoded = inputs.encode_image(processor, item, patch_size(model))
+        return replace(encoded, image=photo(model, item, encoded.tensors))
     if model.hears:
         encoded = as_far_as_taken(model, inputs.encode_audio(model.processor, item, main, rate), truncate)
         return (
@@ -165,7 +171,7 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
             raise InputError(f"{name} has shape {tuple(tensors[name].shape)}: expected [1, …], one input at a time")
     ids = tensors.get("input_ids")
     if ids is None:
-        return _with_patches(model, Encoded(tensors))
+        return _with_patches(model, Encoded(tensors, image=photo(model, None, tensors)))
     if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
         raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
     if ids.is_floating_point() or ids.is_complex() or int(ids.min()) < 0:
@@ -180,6 +186,7 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
             "attention_mask hides positions: give one text without padding; a list of texts is padded for you"
         )
     encoded = _with_picture(model, _named(model, ids[0].tolist(), tensors))
+    encoded = replace(encoded, image=photo(model, None, tensors))
     target = tensors.get("decoder_input_ids")
     return encoded if target is None else replace(encoded, target=_named(model, target[0].tolist(), {}))
 
@@ -235,7 +242,7 @@ def wired(model: Runner, tensors: Mapping[str, Tensor], places: Sequence[int]) -
     sizes = {name: tensors[name].tolist() for name in ("image_grid_thw", "image_sizes") if name in tensors}
     kind = f"{tuple(tensors['pixel_values'].shape)}, {sizes}, {len(places)}"
     if kind not in model.wirings:
-        model.wirings[kind] = wiring_of(model, tensors, places, _patch(model))
+        model.wirings[kind] = wiring_of(model, tensors, places, patch_size(model))
     return model.wirings[kind]
 
 
@@ -247,10 +254,11 @@ def _with_patches(model: Runner, encoded: Encoded) -> Encoded:
         return replace(encoded, tokens=names, patches=(rows, columns))
     if pixels is None or pixels.dim() == 5 or "noise" in encoded.tensors:
         return encoded  # numbered: patches of a video, and those that ViT-MAE shuffles by noise
-    return replace(inputs.encode_image(None, pixels, _patch(model)), tensors=encoded.tensors)
+    return replace(inputs.encode_image(None, pixels, patch_size(model)), tensors=encoded.tensors, image=encoded.image)
 
 
-def _patch(model: Runner) -> tuple[int, int] | None:
+def patch_size(model: Runner) -> tuple[int, int] | None:
+    """Return the height and width of a patch in pixels; None if the configuration does not say."""
     vision = getattr(model.config, "vision_config", None) or model.config
     size = getattr(vision, "patch_size", None) or getattr(getattr(model.model, "patch_embed", None), "patch_size", None)
     if size is None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from attnflow._arrays import FloatArray
 from attnflow.capture.images import read_image
 from attnflow.capture.picture import Picture
 from attnflow.capture.sound import Sound, heard
@@ -43,6 +44,7 @@ class Encoded:
     sound: the audio input.
     rate: the sampling rate of its waveform, in Hz.
     cut: the number of tokens before truncation to the model's limit.
+    image: what a vision model saw, uint8 [height, width, 3], made small.
     """
 
     tensors: dict[str, Tensor]
@@ -58,6 +60,7 @@ class Encoded:
     wiring: Wiring | None = None
     rate: int = 16000
     cut: int | None = None
+    image: FloatArray | None = None
 
 
 def labelled(

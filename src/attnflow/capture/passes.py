@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from attnflow._arrays import FloatArray
 from attnflow.capture.sublayer import FORMS
 from attnflow.errors import InputError
 from attnflow.graph import check_residual, with_own_shares, with_residual
@@ -112,6 +113,7 @@ class Pass:
     pooled: for a sentence-embedding model, what is explained by default: the positions that its embedding is made of.
     patches: rows and columns of an image's patches.
     picture: an image within a text, whose patches are some of its positions.
+    image: what a vision model saw, uint8 [height, width, 3], made small.
     tower: the vision tower below it.
     sound: the audio whose seconds the first positions represent.
     weights: heads of the layers for which they were kept, [head, query, key].
@@ -140,6 +142,7 @@ class Pass:
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)
     inside: Inside | None = field(default=None, repr=False)
     pooled: Row | None = field(default=None, repr=False)
+    image: FloatArray | None = field(default=None, repr=False)
 
     @property
     def layer_count(self) -> int:

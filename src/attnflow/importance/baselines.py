@@ -25,12 +25,14 @@ from attnflow.importance.question import (
     score,
     warn_saturated,
 )
+from attnflow.importance.tiles import cover_of
 from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 BATCH = 64
+PIXELS = "pixel_values"
 
 
 class IntegralOptions(TypedDict, total=False):
@@ -62,19 +64,32 @@ def integrated_gradients(
 ) -> TokenAttention | list[TokenAttention]:
     """Return ``Σ_d (x_d - x'_d) · ∫₀¹ ∂f(x' + a(x - x')) / ∂x_d da``, f the answer, x' the embeddings of a text of blanks.
 
+    For an image, d goes over the pixels of a patch, and x' is the covered image. Its embeddings would give the same values
+    if they are an affine map of the pixels, as in ViT.
+
     Special tokens are the same in both texts and so get 0. The values sum to f(x) - f(x'); `provenance` says how far they
     miss it (delta).
 
     text, answer, truncate: as in `blank_out`.
     of: as in `gradient`.
-    by: the blank, except "remove".
+    by: the blank, except "remove"; or the cover of an image.
     steps: the number of steps of the integral.
     """
     _count(steps, "steps")
-    captum, token = _captum(), blank_token(model, by)
+    captum = _captum()
     model.check_gradients()
     results = []
     for q in _questions(model, text, answer, of, truncate):
+        options: dict[str, Any] = {"of": of, "by": _named(model, q, by), "integral_steps": steps}
+        if q.tiles is not None:
+            with torch.enable_grad():
+                values, delta = captum.IntegratedGradients(_explained(model, q, of)).attribute(
+                    model.placed(q.tensors)[PIXELS], baselines=_blank(model, q, by), n_steps=steps,
+                    internal_batch_size=BATCH, return_convergence_delta=True,
+                )  # fmt: skip
+            summed = q.tiles.sums(values.detach().double())[0].cpu().numpy()
+            results.append(result(model, q, summed, "integrated gradients", **options, delta=float(delta[0])))
+            continue
         with embeddings(model, q.tensors["input_ids"]) as read:
             logits_of(model, q.tensors)
         if read.calls != 1 or len(read.leaves) != 1:
@@ -85,17 +100,11 @@ def integrated_gradients(
         method = captum.LayerIntegratedGradients(_explained(model, q, of), embedding_layer(model))
         with torch.enable_grad():
             values, delta = method.attribute(
-                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, token), n_steps=steps,
+                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, by), n_steps=steps,
                 internal_batch_size=BATCH, return_convergence_delta=True,
             )  # fmt: skip
         summed = values[0].detach().double().sum(-1).cpu().numpy()
-        options: dict[str, Any] = {
-            "of": of,
-            "by": _named(model, token),
-            "integral_steps": steps,
-            "delta": float(delta[0]),
-        }
-        results.append(result(model, q, summed, "integrated gradients", **options))
+        results.append(result(model, q, summed, "integrated gradients", **options, delta=float(delta[0])))
     return results if isinstance(text, list) else results[0]
 
 
@@ -135,17 +144,20 @@ def shapley(
     """
     _count(samples, "samples")
     _count(seed, "seed", least=0)
-    captum, token = _captum(), blank_token(model, by)
+    captum = _captum()
     results = []
     for q in _questions(model, text, answer, of, truncate):
         method = captum.ShapleyValueSampling(_explained(model, q, of))
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             values = method.attribute(
-                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, token),
+                model.placed(q.tensors)[_main(q)], baselines=_blank(model, q, by),
                 feature_mask=_features(model, q), n_samples=samples, perturbations_per_eval=BATCH,
             )  # fmt: skip
-        options: dict[str, Any] = {"of": of, "by": _named(model, token), "samples": samples, "seed": seed}
+        options: dict[str, Any] = {"of": of, "by": _named(model, q, by), "samples": samples, "seed": seed}
+        if q.tiles is not None:  # all pixels of a patch have its value
+            corners = values[:, 0, :: q.tiles.height, :: q.tiles.width][:, : q.tiles.rows, : q.tiles.columns]
+            values = q.tiles.positions(corners.flatten(1))
         numbers = values[0].double().cpu().numpy()
         numbers[list(q.encoded.special)] = 0
         results.append(result(model, q, numbers, "shapley", **options))
@@ -175,19 +187,34 @@ def _captum() -> Any:
     return captum.attr
 
 
-def _named(model: Runner, token: int) -> str:
+def _main(question: Question) -> str:
+    return "input_ids" if question.tiles is None else PIXELS
+
+
+def _named(model: Runner, question: Question, by: str | int | None) -> str:
+    """Return the name of the blank, for the provenance."""
+    if question.tiles is not None:
+        return cover_of(by).name
+    token = blank_token(model, by)
     return str(model.tokenizer.convert_ids_to_tokens(token)) if model.tokenizer is not None else str(token)
 
 
-def _blank(model: Runner, question: Question, token: int) -> Tensor:
-    """Return the text with a blank for every token but the special ones, which belong to every text."""
-    ids = model.placed(question.tensors)["input_ids"].clone()
-    ids[0, ~torch.tensor(question.encoded.special)] = token
+def _blank(model: Runner, question: Question, by: str | int | None) -> Tensor:
+    """Return the text with a blank for every token but the special ones, which belong to every text; or the image with
+    all patches covered."""
+    main = model.placed(question.tensors)[_main(question)]
+    if question.tiles is not None:
+        return cover_of(by).over(main, question.tiles, range(question.tiles.before, question.length))
+    ids = main.clone()
+    ids[0, ~torch.tensor(question.encoded.special)] = blank_token(model, by)
     return ids
 
 
 def _features(model: Runner, question: Question) -> Tensor:
-    """Return the feature of each token: special tokens share one, which changes nothing; every other token has its own."""
+    """Return the feature of each token: special tokens share one, which changes nothing; every other token has its own.
+    The pixels of a patch share one."""
+    if question.tiles is not None:
+        return question.tiles.numbers(model.placed(question.tensors)[PIXELS])
     special = torch.tensor(question.encoded.special)
     numbers = torch.where(special, 0, torch.cumsum(~special, 0))
     if not special.any():
@@ -196,11 +223,12 @@ def _features(model: Runner, question: Question) -> Tensor:
 
 
 def _explained(model: Runner, question: Question, of: str) -> Callable[[Tensor], Tensor]:
-    """Return the answer as a function of token ids ``[row, token]``."""
+    """Return the answer as a function of token ids ``[row, token]``, or of pixels ``[row, channel, height, width]``."""
+    main = _main(question)
 
     def run(ids: Tensor) -> Tensor:
-        rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != "input_ids"}
-        logits = logits_of(model, {"input_ids": ids, **rest}, grad=torch.is_grad_enabled())
+        rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != main}
+        logits = logits_of(model, {main: ids, **rest}, grad=torch.is_grad_enabled())
         rows = torch.stack([logits_at(row, question.place) for row in logits])
         return score(model, question.kind, rows, question.chosen, question.against or 0, of)
 

@@ -12,7 +12,7 @@ from attnflow._arrays import FloatArray
 from attnflow.capture.ranks import check_alone
 from attnflow.errors import InputError, ModelError
 from attnflow.importance.blank_units import BlankUnits, check_unit, units_of
-from attnflow.importance.blanked import Blank, cost, parts, prefix_of, scores
+from attnflow.importance.blanked import Blank, Replacement, cost, parts, prefix_of, scores
 from attnflow.importance.question import (
     SATURATED,
     Question,
@@ -24,6 +24,7 @@ from attnflow.importance.question import (
     result,
     warn_saturated,
 )
+from attnflow.importance.tiles import Cover, cover_of
 from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
@@ -67,12 +68,15 @@ def blank_out(
 ) -> TokenAttention | list[TokenAttention]:
     """Return how much the answer's probability depends on each token: ``|p(y | x) - p(y | x without token i)|``.
 
-    text: a text, a pair, a dict of tensors; or a list of these, for a list of results.
+    text: a text, a pair, a dict of tensors, or an image for an image classifier; or a list of these, for a list of results.
+        The tokens of an image are its patches.
     answer: y, the class or the token by name or number; by default the model's own answer. For a list of texts, a list. For
         a model that writes the next token, also a text of several tokens, exactly as written (a space before it counts): y
         is then all of them in order, by the product of their probabilities or the sum of their logits or log-odds.
     by: what replaces the token: "unk", "mask", "pad", "remove" for nothing, or the id of a token. The default is the first
-        of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which.
+        of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which. A patch of an image is covered
+        by "mean" (the default), which is 0 in normalised pixels, the mean colour that the image processor subtracts; or by
+        "image", the mean colour of this image.
     of: what is measured: the "probability", "logit", "log-odds" or "difference" of the answer, as in `gradient`. If a
         confident model stays confident whatever is blanked, a warning says that the probability ranks next to nothing.
     signed: keep the sign: positive if the token supports the answer.
@@ -89,7 +93,8 @@ def blank_out(
     blank, which the blank does not change, if the cache gives the same results as a pass from the beginning.
 
     All tokens are blanked in turn, special ones too. Only the mask, or the one position that the class is read at, cannot
-    be removed; it gets 0. For a model that answers with one number, the number takes the place of the probability.
+    be removed; it gets 0, and so do the class and register tokens of an image, which have no pixels. For a model that
+    answers with one number, the number takes the place of the probability.
     """
     check_of(of)
     check_unit(unit)
@@ -98,16 +103,18 @@ def blank_out(
         check_alone(model.model, "seconds= goes by each process's own clock")
     begun = time.monotonic()
     texts, labels = many(text, answer)
-    token = blank_id(model, by)
     about = questions(model, texts, labels, truncate, several=True)
+    token = replacement(model, about, by)
     check_difference(about, of)
+    if isinstance(token, Cover) and unit != "token":
+        raise InputError(f"unit={unit!r} of an image, whose units are patches: expected 'token'; leave unit out")
     over = [units_of(question.encoded, unit) for question in about]
     orders = [_order(units, question, first) for units, question in zip(over, about, strict=True)]
     blanks = [
         Blank(number, group, over[number].groups[group])
         for number, question in enumerate(about)
         for group in orders[number]
-        if token is not None or _can_go(question, over[number].groups[group])
+        if _can_be_blanked(question, over[number].groups[group], token)
     ]
     if of != "probability":
         blanks = [*(Blank(number, -1) for number in range(len(about))), *blanks]
@@ -125,7 +132,8 @@ def blank_out(
     ]
     still = [q for q, v in zip(about, values, strict=True) if is_saturated(q, of) and _largest(v) < SATURATED]
     warn_saturated(still)
-    options = {"by": by if by is not None else _default(model), "signed": signed, "of": of}
+    name = token.name if isinstance(token, Cover) else by if by is not None else _default(model)
+    options = {"by": name, "signed": signed, "of": of}
     results = []
     for question, units, row in zip(about, over, values, strict=True):
         more = _partial(row, seconds, first) if len(left) < len(blanks) else {}
@@ -137,7 +145,7 @@ def _left(
     model: Runner,
     about: list[Question],
     blanks: list[Blank],
-    token: int | None,
+    token: Replacement,
     of: str,
     seconds: float | None,
     begun: float,
@@ -198,8 +206,12 @@ def _order(units: BlankUnits, question: Question, first: TokenAttention | None) 
     return sorted(range(len(sums)), key=lambda group: -sums[group])
 
 
-def _can_go(question: Question, group: Sequence[int]) -> bool:
-    """Return whether the answer can still be read without these tokens."""
+def _can_be_blanked(question: Question, group: Sequence[int], token: Replacement) -> bool:
+    """Return whether there is something to blank, and the answer can still be read without it."""
+    if question.tiles is not None:  # class and register tokens come before the patches, and have no pixels
+        return group[0] >= question.tiles.before
+    if token is not None:
+        return True
     return len(group) < question.length and (question.kind == "next token" or question.place not in group)
 
 
@@ -211,6 +223,12 @@ def _partial(row: FloatArray, seconds: float | None, first: TokenAttention | Non
     """Return the provenance of a result whose values were not all computed in time: the others are NaN."""
     count = int(np.isfinite(row).sum())
     return {"computed": {"count": count, "of": len(row), "seconds": seconds, "first": first and first.method}}
+
+
+def replacement(model: Runner, about: Sequence[Question], by: str | int | None) -> Replacement:
+    """Return what replaces a token of these texts, or covers a patch of these images."""
+    images = any(question.tiles is not None for question in about)
+    return cover_of(by) if images else blank_id(model, by)
 
 
 def blank_id(model: Runner, by: str | int | None, argument: str = "by") -> int | None:

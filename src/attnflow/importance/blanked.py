@@ -13,12 +13,19 @@ import torch
 from attnflow.capture.answer_pass import log_probabilities
 from attnflow.importance.prefix import Prefix, Row, Variant, shared_prefix, without
 from attnflow.importance.question import Question, Tensors, answer_scores, outputs
+from attnflow.importance.tiles import Cover
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 SHORT = 64
 """Up to this many tokens, all blanks of a text run in a batch or two, and a cache would not be faster."""
+
+Replacement = int | Cover | None
+"""What stands in for a token, by its id, or for a patch; None removes the token."""
+
+IMAGES = 256
+"""The number of images with a covered patch that exist at once."""
 
 FIRST = 8
 """The number of blanks that run before the time is checked."""
@@ -38,7 +45,7 @@ def scores(
     model: Runner,
     about: Sequence[Question],
     blanks: Sequence[Blank],
-    token: int | None,
+    token: Replacement,
     of: str,
     prefixes: Mapping[int, Prefix],
 ) -> Iterator[list[tuple[Blank, float]]]:
@@ -46,14 +53,18 @@ def scores(
 
     prefixes: the caches of the texts that have one; all others run from their beginning, in batches of one length.
     """
-    fresh = [blank for blank in blanks if blank.text not in prefixes]
-    rows = [_without(about[blank.text].forced, blank.positions, token) for blank in fresh]
-    for at, logits in outputs(model, rows, keep=[len(about[blank.text].answer) for blank in fresh]):
-        batch = [fresh[r] for r in at]
-        places = [_place(about[blank.text].place, blank.positions, token) for blank in batch]
-        values = answer_scores(model, [about[blank.text] for blank in batch], logits.cpu(), of, places)
-        yield list(zip(batch, values.tolist(), strict=True))
+    rest = [blank for blank in blanks if blank.text not in prefixes]
+    step = IMAGES if isinstance(token, Cover) else max(len(rest), 1)
+    for start in range(0, len(rest), step):
+        fresh = rest[start : start + step]
+        rows = [_without(about[blank.text], blank.positions, token) for blank in fresh]
+        for at, logits in outputs(model, rows, keep=[len(about[blank.text].answer) for blank in fresh]):
+            batch = [fresh[r] for r in at]
+            places = [_place(about[blank.text].place, blank.positions, token) for blank in batch]
+            values = answer_scores(model, [about[blank.text] for blank in batch], logits.cpu(), of, places)
+            yield list(zip(batch, values.tolist(), strict=True))
     for number, prefix in prefixes.items():
+        assert not isinstance(token, Cover)
         own = [blank for blank in blanks if blank.text == number]
         ids = _ids(about[number])
         for i, logits in prefix.logits([without(ids, blank.positions, token) for blank in own]):
@@ -61,7 +72,7 @@ def scores(
             yield [(own[i], value)]
 
 
-def prefix_of(model: Runner, question: Question, blanks: Sequence[Blank], token: int | None) -> Prefix | None:
+def prefix_of(model: Runner, question: Question, blanks: Sequence[Blank], token: Replacement) -> Prefix | None:
     """Return the cache of a text for these blanks, or None.
 
     None if the text is short, if the model does not write the next token, or if its cache cannot be used.
@@ -69,7 +80,13 @@ def prefix_of(model: Runner, question: Question, blanks: Sequence[Blank], token:
     """
     plain = all(name in ("input_ids", "attention_mask") for name in question.tensors)
     mask = question.tensors.get("attention_mask")
-    if question.kind != "next token" or question.length <= SHORT or not plain or (mask is not None and not mask.all()):
+    if (
+        isinstance(token, Cover)
+        or question.kind != "next token"
+        or question.length <= SHORT
+        or not plain
+        or (mask is not None and not mask.all())
+    ):
         return None
     answer = question.answer
 
@@ -118,7 +135,11 @@ def _ids(question: Question) -> tuple[int, ...]:
     return tuple(question.tensors["input_ids"][0].tolist())
 
 
-def _without(tensors: Tensors, positions: Sequence[int], token: int | None) -> Tensors:
+def _without(question: Question, positions: Sequence[int], token: Replacement) -> Tensors:
+    tensors = question.forced
+    if isinstance(token, Cover):
+        assert question.tiles is not None
+        return {**tensors, "pixel_values": token.over(tensors["pixel_values"], question.tiles, positions)}
     n = tensors["input_ids"].shape[1]
     at = torch.tensor(positions, dtype=torch.long)
     if token is None:
@@ -130,7 +151,7 @@ def _without(tensors: Tensors, positions: Sequence[int], token: int | None) -> T
     return {**tensors, "input_ids": ids}
 
 
-def _place(place: int | None, positions: Sequence[int], token: int | None) -> int | None:
+def _place(place: int | None, positions: Sequence[int], token: Replacement) -> int | None:
     """Return where the answer is read once these positions are gone."""
     if place is None or token is not None:
         return place

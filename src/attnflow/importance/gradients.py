@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -28,6 +28,7 @@ from attnflow.importance.question import (
     token_scores,
     warn_saturated,
 )
+from attnflow.importance.tiles import Tiles, patch_layers
 from attnflow.result import TokenAttention
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ def gradient(
     truncate: bool = False,
 ) -> TokenAttention | list[TokenAttention]:
     """Return the gradient g of the answer with respect to each token's embedding x, reduced to one number per token.
+
+    For an image, x is the embedding of a patch, before its position is added: what the model's convolution makes of the
+    pixels of this patch. Class and register tokens have no pixels; they get 0.
 
     text, answer, truncate: as in `blank_out`.
     reduce: "l2" is ``√Σ_d g_d²``; "l1" ``Σ_d |g_d|``; "times-input" ``Σ_d g_d·x_d``; "abs-sum" ``|Σ_d g_d|``, as in the
@@ -129,12 +133,15 @@ def _gradients(model: Runner, about: list[Question], at: list[int], batch: Tenso
     ``∂Πp_k = Πp_k · Σ_k (1-p_k)·∂(log-odds)_k``.
     """
     rows = [about[i] for i in at]
+    tiles = rows[0].tiles
     model.check_gradients()
-    with torch.enable_grad(), embeddings(model, batch["input_ids"]) as read:
+    watch = embeddings(model, batch["input_ids"]) if tiles is None else patch_embeddings(model, tiles)
+    with torch.enable_grad(), watch as read:
         logits = logits_of(model, batch, grad=True, keep=len(rows[0].answer))
         if len(read.leaves) != 1:
             raise ModelError(
-                f"gradients need the embeddings of the tokens, each read once, and {type(model.model).__name__} reads them "
+                f"gradients need the embeddings of the {'tokens' if tiles is None else 'patches'}, each read once, and "
+                f"{type(model.model).__name__} reads them "
                 f"{len(read.leaves)} times in this form: it pads, transposes or shares them"
             )
         through_odds = of == "probability" and rows[0].kind != "score"
@@ -149,10 +156,13 @@ def _gradients(model: Runner, about: list[Question], at: list[int], batch: Tenso
                 scale = torch.sigmoid(y.detach()) * torch.sigmoid(-y.detach())
         with running():
             (g,) = torch.autograd.grad(y.sum(), read.leaves[0])
-    g = g.double()[:, : rows[0].length]  # only the tokens of the text, not of the answer
+    g, x = g.double(), read.leaves[0].detach().double()
+    if tiles is not None:  # [row, dimension, patch row, patch column] -> [row, position, dimension]
+        g, x = (tiles.positions(y.flatten(2).transpose(1, 2)) for y in (g, x))
+    g, x = g[:, : rows[0].length], x[:, : rows[0].length]  # only the tokens of the text, not of the answer
     if scale is not None:
         g = g * scale[:, None, None].to(g.device)
-    return g, read.leaves[0].detach().double()[:, : rows[0].length]
+    return g, x
 
 
 class Read:
@@ -169,24 +179,47 @@ def embeddings(model: Runner, ids: Tensor) -> Iterator[Read]:
 
     Some models send token types through the same layer; these calls are left alone.
     """
-    read = Read()
-    tokens, own = ids.to(model.device), threading.get_ident()
+    tokens = ids.to(model.device)
+
+    def reads(args: Any, out: Any) -> bool:
+        same = bool(args) and isinstance(args[0], Tensor) and args[0].shape == tokens.shape
+        return same and torch.equal(args[0], tokens) and isinstance(out, Tensor) and out.shape[:2] == tokens.shape
+
+    with _leaves([embedding_layer(model)], reads) as read:
+        yield read
+
+
+@contextmanager
+def patch_embeddings(model: Runner, tiles: Tiles) -> Iterator[Read]:
+    """Turn the embeddings of an image's patches, ``[row, dimension, patch row, patch column]``, into a leaf."""
+
+    def reads(args: Any, out: Any) -> bool:
+        return isinstance(out, Tensor) and out.dim() == 4 and tuple(out.shape[2:]) == (tiles.rows, tiles.columns)
+
+    with _leaves(patch_layers(model, tiles), reads) as read:
+        yield read
+
+
+@contextmanager
+def _leaves(layers: Sequence[torch.nn.Module], reads: Callable[[Any, Any], bool]) -> Iterator[Read]:
+    """Turn what these layers return into leaves. reads: whether a call, by its arguments and output, is one of those."""
+    read, own = Read(), threading.get_ident()
 
     def leaf(module: Any, args: Any, out: Any) -> Any:
         if threading.get_ident() != own:  # a hook sees the passes of all threads
             return None
         read.calls += 1
-        same = bool(args) and isinstance(args[0], Tensor) and args[0].shape == tokens.shape
-        if not (same and torch.equal(args[0], tokens) and isinstance(out, Tensor) and out.shape[:2] == tokens.shape):
+        if not reads(args, out):
             return None
         read.leaves.append(out.detach().requires_grad_())
         return read.leaves[-1]
 
-    handle = embedding_layer(model).register_forward_hook(leaf)
+    handles = [layer.register_forward_hook(leaf) for layer in layers]
     try:
         yield read
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def embedding_layer(model: Runner) -> torch.nn.Module:

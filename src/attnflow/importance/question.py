@@ -19,6 +19,7 @@ from attnflow.capture.predict import answered, finds_spans, piece, writes_next
 from attnflow.capture.routes import running
 from attnflow.errors import AttentionWarning, InputError, ModelError, TextError
 from attnflow.importance.blank_units import BlankUnits, units_of
+from attnflow.importance.tiles import Tiles, is_image, tiled
 from attnflow.reliability import chance_text, computed_note, saturated_note, tie_notes
 from attnflow.result import TokenAttention
 from attnflow.version import __version__
@@ -35,6 +36,9 @@ LOGITS = 1 << 25
 TOKENS = {"cpu": 4096, "cuda": 1 << 17}
 """The largest number of tokens of one batch with few logits."""
 
+PATCH = 16 * 16
+"""Pixels of a patch, when the size of a batch is chosen."""
+
 OF = ("probability", "logit", "log-odds", "difference")
 
 SATURATED = 1e-4
@@ -48,7 +52,7 @@ class Question:
     kind: "class", "score" (one number, no classes), "masked token" or "next token". place: the position that answers, None
     if the whole text does. chosen: the class or token. against: the likeliest other one. chance: the probability of the
     chosen one, or the score itself. rest: the tokens of a longer answer after the chosen one, which is then its first;
-    `chance` is then the probability of all of them in order.
+    `chance` is then the probability of all of them in order. tiles: the patches, if the input is an image.
     """
 
     encoded: Encoded
@@ -59,6 +63,7 @@ class Question:
     name: str
     chance: float
     rest: tuple[int, ...] = ()
+    tiles: Tiles | None = None
 
     @property
     def tensors(self) -> Tensors:
@@ -85,7 +90,7 @@ class Question:
 
     @property
     def length(self) -> int:
-        return int(self.tensors["input_ids"].shape[1])
+        return len(self.encoded.tokens) if self.tiles is not None else int(self.tensors["input_ids"].shape[1])
 
 
 def questions(
@@ -97,16 +102,20 @@ def questions(
     """
     model.check_evaluating()
     encoded = [model.encode(text, truncate=truncate) for text in texts]
-    for e in encoded:
-        if "input_ids" not in e.tensors or "pixel_values" in e.tensors or e.target is not None:
+    tiles: list[Tiles | None] = [None] * len(texts)
+    for i, e in enumerate(encoded):
+        if is_image(e):
+            encoded[i], tiles[i] = tiled(model, e)
+        elif "input_ids" not in e.tensors or "pixel_values" in e.tensors or e.target is not None:
             raise InputError(
-                f"importance of tokens for {model!r}: expected a model that reads one text and answers with a class, a "
-                "masked token or the next token"
+                f"importance of tokens for {model!r}: expected a model that reads one text or one image and answers with a "
+                "class, a masked token or the next token"
             )
     answers: list[Question | None] = [None] * len(texts)
     for at, logits in outputs(model, [e.tensors for e in encoded]):
         for number, row in zip(at, logits, strict=True):
-            answers[number] = question_of(model, encoded[number], row, labels[number], several)
+            question = question_of(model, encoded[number], row, labels[number], several)
+            answers[number] = replace(question, tiles=tiles[number])
     return _with_chances(model, [question for question in answers if question is not None])
 
 
@@ -178,15 +187,26 @@ def batches(
     groups: dict[Any, list[int]] = {}
     for number, row in enumerate(rows):
         last = keep if isinstance(keep, int) else keep[number]
-        groups.setdefault((row["input_ids"].shape[1], last, *row), []).append(number)
+        groups.setdefault((_main(row).shape[1:], last, *row), []).append(number)
     writes = bool(rows) and "decoder_input_ids" in rows[0]
     wide = max(model.vocabulary() if writes or writes_words(model) else 1, 1)
     tokens = TOKENS.get(model.device.type, TOKENS["cpu"])
-    for (n, last, *names), members in groups.items():
+    for (_, last, *names), members in groups.items():
+        n = _position_count(rows[members[0]])
         size = max(1, min(tokens // n, LOGITS // wide * (last if writes or _last_only(model) else n)))
         for start in range(0, len(members), size):
             at = members[start : start + size]
             yield at, {name: torch.cat([rows[i][name] for i in at]) for name in names}
+
+
+def _main(row: Tensors) -> Tensor:
+    return row["pixel_values"] if "input_ids" not in row else row["input_ids"]
+
+
+def _position_count(row: Tensors) -> int:
+    """Return the tokens of a text; about as many for an image as patches of 16 × 16 pixels would be."""
+    main = _main(row)
+    return int(main.shape[1]) if "input_ids" in row else max(1, main[0, 0].numel() // PATCH)
 
 
 def logits_of(model: Runner, batch: Tensors, grad: bool = False, keep: int = 1) -> Tensor:
@@ -323,7 +343,7 @@ def result(
     """
     e = question.encoded
     units = units_of(e, "token") if over is None else over
-    layers = getattr(model.text_config, "num_hidden_layers", None) or 1
+    layers = _layer_count(model, question)
     place, name = question.place or 0, ""
     if question.place is None and model.pooling is not None:
         embedding = model.pooling.row(len(e.tokens))
@@ -333,7 +353,7 @@ def result(
     return TokenAttention(
         values=row[None, None],
         method=method,
-        layers=(int(layers) - 1,),
+        layers=(layers - 1,),
         queries=(place,),
         query_tokens=(name or e.tokens[place],),
         tokens=units.tokens,
@@ -341,6 +361,8 @@ def result(
         word_texts=units.word_texts,
         special=units.special,
         text=e.text,
+        patches=e.patches,
+        image=e.image if question.tiles is not None else None,
         provenance={
             **model.identity(),
             **units.provenance,
@@ -351,6 +373,15 @@ def result(
             "attnflow": __version__,
         },
     )
+
+
+def _layer_count(model: Runner, question: Question) -> int:
+    config: Any = model.text_config
+    if question.tiles is not None:
+        config = getattr(model.config, "vision_config", None) or model.config
+        if getattr(config, "depths", None) is not None:  # stages of several layers (Swin)
+            return sum(map(int, config.depths))
+    return int(getattr(config, "num_hidden_layers", None) or 1)
 
 
 def answer_record(question: Question) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attnflow.answer import Answer
 from attnflow.answer_rows import Units
+from attnflow.capture.photo import photo
 from attnflow.capture.prompt import UNITS, AnswerLabels, Prompt, Span, find_span
 from attnflow.errors import InputError
 from attnflow.reliability import for_and_against
@@ -19,7 +20,6 @@ from attnflow.source_methods import METHOD
 from attnflow.view.answer_numbers import SECONDS, Faded, faded_rows, is_whole, matrix_entry, unit_entry
 from attnflow.view.packing import packed
 from attnflow.view.page import file_of
-from attnflow.view.photo import photo
 from attnflow.view.running_text import pieces
 
 NAMED = ("message", "document")

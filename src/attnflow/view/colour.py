@@ -1,4 +1,4 @@
-"""The colour ramp for the terminal and images, and overlays of patches on an image."""
+"""The colour ramp for the terminal and images, and overlays of patches on an image, as on the page."""
 
 from __future__ import annotations
 
@@ -17,6 +17,25 @@ RAMP = np.array(
         (138, 135, 121), (166, 157, 117), (196, 181, 108), (228, 207, 91), (255, 234, 70),
     ]
 )  # fmt: skip
+
+
+# as in web/src/image-lead.js: warm colours support, blue counts against, and both stand out on a grey image
+WARM = np.array([(255, 196, 64), (222, 48, 16)])
+COOL = np.array([(120, 190, 255), (24, 78, 200)])
+MOST = 0.7  # opacity of the largest value over an image, which stays visible; there is none below a plain grid
+PLAIN = 0.03  # weaker patches get no overlay
+
+
+def overlay_colours(x: FloatArray, over_image: bool) -> FloatArray:
+    """Map shares from -1 to 1 to colours over a grey image or over white: RGBA from 0 to 1 on a new last axis.
+
+    >>> overlay_colours(np.array([0.0, 1.0, -1.0]), over_image=True)[:, 3].tolist()
+    [0.0, 0.7, 0.7]
+    """
+    size = np.minimum(np.abs(np.nan_to_num(x)), 1)[..., None]
+    low, high = (np.where(np.nan_to_num(x)[..., None] < 0, COOL[i], WARM[i]) for i in (0, 1))
+    opacity = np.where(size >= PLAIN, (MOST if over_image else 1) * size**0.7, 0)
+    return np.concatenate([(low + (high - low) * size) / 255, opacity], axis=-1)
 
 
 def shares(x: FloatArray) -> FloatArray:
@@ -71,7 +90,7 @@ def _stretch(n: int, size: int) -> FloatArray:
     return np.stack([np.interp(at, np.arange(n), unit) for unit in np.eye(n)], axis=1)
 
 
-def _pixels(image: Any) -> FloatArray:
+def pixels_of(image: Any) -> FloatArray:
     """Return the image as [height, width, 3] from 0 to 255."""
     # a PIL image with a palette would give colour indices
     try:
@@ -94,7 +113,7 @@ def _pixels(image: Any) -> FloatArray:
 
 def laid_over(image: Any, patches: FloatArray, alpha: float) -> FloatArray:
     """Return the image with the patches, enlarged and coloured, on top: uint8 [height, width, 3]."""
-    pixels = _pixels(image)
+    pixels = pixels_of(image)
     height, width = pixels.shape[:2]
     # [height, row] @ [row, column] @ [column, width]
     smooth = _stretch(patches.shape[0], height) @ patches @ _stretch(patches.shape[1], width).T

@@ -25,6 +25,7 @@ from attnflow.files import PICTURES, of_extension, table_text, write_whole
 from attnflow.source_methods import ANSWER_WAYS
 from attnflow.view.comparison_figure import shaded_lines
 from attnflow.view.comparison_text import render
+from attnflow.view.image_figure import method_maps
 from attnflow.view.sheet import save
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class Comparison:
         absolute values. Answer edges and importance are about the model's answer and do not depend on query and layer. For
         words, they are summed over subwords.
     values: ``[method, input]``; NaN if not computed.
-    correlations: Spearman's rank correlations of the absolute values, ``[method, method]``; NaN if undefined.
+    correlations: Spearman's rank correlations of the absolute values, ``[method, method]``; NaN if undefined. For an image,
+        over its patches.
     layer: counted from 0.
     query: the position among the queries.
     place: its position among the inputs, or None.
@@ -58,6 +60,7 @@ class Comparison:
     missing: why answer edges or an importance are missing, by name.
     sentences: for a long text with blank-out, each sentence and how much the answer loses without it; None if there was
         no time to compute it.
+    image: for an image, what the model saw, as in `TokenAttention`; for pictures, and not saved.
     """
 
     methods: tuple[str, ...]
@@ -76,6 +79,7 @@ class Comparison:
     missing: Mapping[str, str] = field(default_factory=dict)
     sentences: tuple[tuple[str, float | None], ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    image: FloatArray | None = None
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 40 else self.text[:39] + "…"
@@ -119,12 +123,13 @@ class Comparison:
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes about the numbers, as sentences."""
-        return (*self.reliability, *self.left_out, *([] if self.summed is None else [self.summed]))
+        reasons = [f"no {names}: {why}" for names, why in self.reasons]
+        return (*self.reliability, *reasons, *([] if self.summed is None else [self.summed]))
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """Which methods are missing, and why: one sentence per reason."""
-        return tuple(f"no {names}: {why}" for names, why in by_reason(self.missing))
+    def reasons(self) -> list[tuple[str, str]]:
+        """What is missing, and why: (names, reason)."""
+        return by_reason(self.missing)
 
     @property
     def reliability(self) -> tuple[str, ...]:
@@ -152,8 +157,16 @@ class Comparison:
         """Print the comparison in the terminal or to a file. sort: as in `render`."""
         Console(file=file).print(render(self, sort))
 
-    def plot(self, width: float | None = None) -> Figure:
-        """Return a matplotlib figure with a line of shaded tokens per method (see `comparison_figure.shaded_lines`)."""
+    def plot(self, width: float | None = None, *, image: Any = None) -> Figure:
+        """Return a matplotlib figure with a line of shaded tokens per method (see `comparison_figure.shaded_lines`), or for
+        an image a map of its patches per method (`image_figure.method_maps`).
+
+        image: as in `TokenAttention.overlay`; by default the one that the model saw.
+        """
+        if self.patches is not None:
+            return method_maps(self, width, image)
+        if image is not None:
+            raise InputError("image= for a comparison of a text: expected one of an image; leave it out")
         return shaded_lines(self, width=width)
 
     def to_dict(self) -> dict[str, Any]:
@@ -277,6 +290,8 @@ def compare(
         raise InputError(f"all {len(first.tokens)} inputs are special tokens: expected at least one other token")
     values = np.stack([rows[name] for name in methods]).astype(np.float64)[:, keep]
     values.flags.writeable = False
+    # class tokens of an image have no pixels, so they have no importance that attention could be compared with
+    compared = [i for i, place in enumerate(keep) if first.patches is None or not first.special[place]]
     stands = first.queries[0] + trace.first_query
     own = stands in keep and first.tokens[stands] == first.query_tokens[0]  # a merged position has no token
     notes = [note for result in (*worth.importances.values(), *results.values()) for note in result.reliability]
@@ -284,7 +299,7 @@ def compare(
     return Comparison(
         methods=tuple(methods),
         values=values,
-        correlations=_correlations(np.abs(values)),
+        correlations=_correlations(np.abs(values[:, compared])),
         layer=first.layers[0],
         query=first.queries[0],
         query_token=first.query_tokens[0],
@@ -303,6 +318,7 @@ def compare(
             "reliability": notes,
             **({} if special else {"steps": ["without_special"]}),
         },
+        image=first.image,
     )
 
 

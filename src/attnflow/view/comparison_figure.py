@@ -44,17 +44,14 @@ def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figur
     """
     if comparison.patches is not None:
         raise InputError(
-            f"plot() of an image of {comparison.patches[0]} × {comparison.patches[1]} patches: expected text; use "
-            "overlay() of each result to draw them on the image"
+            f"shaded_lines of an image of {comparison.patches[0]} × {comparison.patches[1]} patches: expected text; use "
+            "plot(), which draws maps"
         )
     if len(comparison.tokens) > MOST:
         raise InputError(
             f"plot() of {len(comparison.tokens):,} tokens: expected at most {MOST:,}; save longer texts as .csv or .json"
         )
-    if width is not None and (
-        isinstance(width, bool) or not isinstance(width, int | float) or not NARROWEST <= width <= 4 * sheet.PAGE
-    ):
-        raise InputError(f"width={width!r}: expected inches from {NARROWEST:g} to {4 * sheet.PAGE:g}, or None")
+    check_width(width)
     with sheet.style():
         words = [sheet.label(token) for token in comparison.tokens]
         boxes = {word: _room([word]) + 2 * PAD for word in set(words)}
@@ -73,6 +70,13 @@ def shaded_lines(comparison: Comparison, *, width: float | None = None) -> Figur
                 break
         least = 0.0 if width is None else width / sheet.scaled(1) - 2 * MARGIN
         return _draw(comparison, words, wide, blocks, left, room, right, least)
+
+
+def check_width(width: float | None) -> None:
+    if width is not None and (
+        isinstance(width, bool) or not isinstance(width, int | float) or not NARROWEST <= width <= 4 * sheet.PAGE
+    ):
+        raise InputError(f"width={width!r}: expected inches from {NARROWEST:g} to {4 * sheet.PAGE:g}, or None")
 
 
 def _draw(
@@ -101,8 +105,8 @@ def _draw(
     at.set(xlim=(0, whole), ylim=(0, height))
     at.set_axis_off()
     top = height - over
-    heading = sheet.line(_heading(comparison), sheet.scaled(edge - left - right), sheet.small())
-    _words(at, left, top + 0.05, heading, color=QUIET)
+    title = sheet.line(heading(comparison), sheet.scaled(edge - left - right), sheet.small())
+    _words(at, left, top + 0.05, title, color=QUIET)
     if comparison.measure is not None:
         _words(at, edge, top + 0.05, "ρ", ha="right", color=QUIET, style="italic")
     shade = [signed_shares(row) for row in comparison.values]
@@ -157,7 +161,8 @@ def _words(at: Axes, x: float, y: float, words: str, **more: Any) -> None:
     at.text(x, y, words, va="baseline", size=sheet.small(), fontfamily=sheet.families(words), **more)
 
 
-def _heading(comparison: Comparison) -> str:
+def heading(comparison: Comparison) -> str:
+    """Return what is explained: the query, its layer, and the model's answer."""
     best = comparison.prediction
     answer = [] if best is None else [f"{best.kind} {best.top[0][0]!r} {best.top[0][1]:.2f}"]
     return " · ".join([f"query {sheet.label(comparison.query_token)}, L{comparison.layer + 1}", *answer])
@@ -175,8 +180,8 @@ def _foot(comparison: Comparison, width: float) -> list[str]:
         pieces.append("White: not computed.")
     if comparison.measure is not None:
         pieces.append(f"ρ: rank correlation with {comparison.measure}.")
-    for reason in comparison.left_out:
-        pieces += f"{reason[0].upper()}{reason[1:]}.".split(" ")
+    for names, why in comparison.reasons:
+        pieces += f"No {names}: {why}.".split(" ")
     if comparison.summed is not None:
         pieces += f"{comparison.summed[0].upper()}{comparison.summed[1:]}.".split(" ")
     lines = [""]

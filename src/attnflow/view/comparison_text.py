@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SENTENCES = 5  # in the list
 SENTENCE = terminal.SENTENCE // 2  # tokens, printed once per method
+MAP_LINES = 20
+MAP_GAP = 3  # columns between maps
 
 
 def render(comparison: Comparison, sort: str | None = None, width: int | None = None) -> terminal.Printed:
@@ -46,7 +48,9 @@ def _lines(comparison: Comparison, sort: str | None, screen: terminal.Screen) ->
     yield from _sentences(comparison, screen) if comparison.patches is None else _maps(comparison, screen)
     yield terminal.ramp("lowest", "highest of each method", screen)
     if comparison.against is not None:
-        sign = "underlined" if screen.coloured else _below(screen)
+        sign = terminal.below_mark(screen)
+        if screen.coloured:
+            sign = "underlined" if comparison.patches is None else "red"
         yield Text(screen.shown(f"values below 0 ({sign}) {comparison.against}"))
     yield Text()
     yield from _table(comparison, sort, screen)
@@ -94,26 +98,34 @@ def _block(
             if screen.coloured:
                 line.append(tokens[i], terminal.AGAINST if of[i] < 0 else terminal.shade(of[i]))
             else:
-                line.append(_sign(of[i], screen) * cell_len(tokens[i]))
+                line.append(terminal.sign(of[i], screen) * cell_len(tokens[i]))
         line.rstrip()
         yield _cropped(line)
 
 
-def _sign(share: float, screen: terminal.Screen) -> str:
-    depth = terminal.character(abs(share), screen)
-    return depth if share >= 0 or depth == " " else _below(screen)
-
-
-def _below(screen: terminal.Screen) -> str:
-    return "↓" if screen.blocks else "v"
-
-
 def _maps(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
-    """Yield the patches of an image, once per method."""
+    """Yield the patches of an image once per method, side by side as far as there is room."""
     rows, columns = comparison.patches or (0, 0)
-    for name, row in zip(comparison.methods, comparison.values, strict=True):
-        yield Text(name)
-        yield from terminal.patch_lines(row[-rows * columns :].reshape(rows, columns), screen)
+    maps = [
+        [Text(name), *terminal.patch_lines(row[-rows * columns :].reshape(rows, columns), screen, MAP_LINES)]
+        for name, row in zip(comparison.methods, comparison.values, strict=True)
+    ]
+    *_, last = maps[0]
+    about = [last] if last.style == "dim" else []  # what a cell is, once for all
+    maps = [lines[: len(lines) - len(about)] for lines in maps]
+    widths = [max(line.cell_len for line in lines) for lines in maps]
+    for number, group in enumerate(terminal.wrapped(widths, screen.width, gap=MAP_GAP)):
+        if number:
+            yield Text()
+        for place in range(len(maps[0])):
+            line = Text(no_wrap=True)
+            for i in group:
+                part = maps[i][place].copy()
+                line.append_text(part).append(" " * (widths[i] - part.cell_len + MAP_GAP if i != group[-1] else 0))
+            if not screen.coloured:
+                line.rstrip()
+            yield _cropped(line)
+    yield from about
 
 
 def _table(comparison: Comparison, sort: str | None, screen: terminal.Screen) -> Iterator[Text]:

@@ -320,6 +320,7 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         result,
         units={"subwords": _unit(result)},
         queries=list(result.query_tokens),
+        image=None if result.image is None else packed(np.ascontiguousarray(result.image, np.uint8)),
         sound=_sound(
             result.seconds, result.special, result if result.method == SPOKEN else None, range(len(result.queries))
         )

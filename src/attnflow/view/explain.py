@@ -9,7 +9,6 @@ from attnflow.capture.inputs import unusable
 from attnflow.evaluate.importances import Importance, Worth, answering_position, by_reason, plan_of, worth_of
 from attnflow.view import document
 from attnflow.view.page import Page
-from attnflow.view.photo import seen
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -62,7 +61,7 @@ def explain(
                 importance=list(worth.importances.values()),
                 sentences=worth.sentences,
                 missing=" ".join(f"No {names}: {why}." for names, why in by_reason(worth.missing)),
-                image=None if known.patches is None and known.picture is None else seen(model, text),
+                image=None if known.patches is None and known.picture is None else known.image,
                 state=state,
                 progress=say,
                 flow=flow,

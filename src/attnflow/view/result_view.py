@@ -9,9 +9,10 @@ from typing import IO, TYPE_CHECKING, Any
 from rich.console import Console, RenderableType
 
 from attnflow._arrays import FloatArray
+from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 from attnflow.source_methods import SPOKEN
-from attnflow.view import figure, page, terminal
+from attnflow.view import figure, image_figure, page, terminal
 from attnflow.view.colour import laid_over
 
 if TYPE_CHECKING:
@@ -42,13 +43,19 @@ class ResultView:
     def overlay(self, image: Any, query: int | str | None, layer: int, alpha: float) -> FloatArray:
         return laid_over(image, self.result.on_patches()[self.result.where(query, layer)], alpha)
 
-    def plot(self, query: int | str | None) -> Figure:
+    def plot(self, query: int | str | None, image: Any = None) -> Figure:
         self.result.where(query)
+        if self.result.patches is not None:
+            return image_figure.patch_maps(self.result, query, image)
+        if image is not None:
+            raise InputError(
+                f"image= for {self.result.method} of a text: expected the result of an image; leave it out"
+            )
         return figure.layer_maps([("", {self.result.method: self.result})], query=query)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, image: Any = None) -> None:
         """Save a page for .html, otherwise a figure."""
         if path.suffix.lower() == ".html":
             page.of_result(self.result).save(path)
         else:
-            figure.save(self.result.plot(), path)
+            figure.save(self.result.plot(image=image), path)

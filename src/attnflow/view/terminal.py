@@ -18,7 +18,7 @@ from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 from attnflow.source_methods import ANSWER_WAYS, METHOD
-from attnflow.view.colour import colours, ink, shares
+from attnflow.view.colour import RAMP, colours, ink, shares, signed_shares
 from attnflow.view.sound_lines import time_lines, word_lines
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 SHADES = " ░▒▓█"
 ASCII_SHADES = " .:-=+*#%@"
 CONSTANT = 0.5  # fraction of the log-odds above which biases are mentioned
+MOST_LINES = 40  # of a map
+RED = (214, 52, 36)  # the largest value against an answer, on a map
 AGAINST = Style(color="red", underline=True)  # tokens that count against an answer
 
 
@@ -68,7 +70,7 @@ def render_words(result: TokenAttention, width: int | None = None) -> Printed:
     """Lay out a result with a row per word of a transcript: a table of words and their seconds."""
 
     def lines(screen: Screen) -> Iterator[Text]:
-        yield from heading(result, [screen.shown(_method(result))], screen)
+        yield from heading(result, [screen.shown(method_text(result))], screen)
         yield from word_lines(result, screen)
 
     return Printed(lines, width)
@@ -151,24 +153,28 @@ class Printed:
 def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen) -> Iterator[Text]:
     result = few_places(result, at_layer, at_query)
     row = result.values[at_layer, at_query]
-    layer = [] if _of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
-    method, query = screen.shown(_method(result)), screen.shown(result.query_tokens[at_query])
-    yield from heading(result, [method, *_explained(result, query, screen), *layer], screen)
-    against = _against(result, row)
+    layer = [] if of_no_layer(result) else [f"L{result.layers[at_layer] + 1}"]
+    method, query = screen.shown(method_text(result)), screen.shown(result.query_tokens[at_query])
+    yield from heading(result, [method, *map(screen.shown, explained(result, query)), *layer], screen)
+    below = against(result, row)
     if result.seconds:
         yield from time_lines(result, at_layer, at_query, screen)
     elif result.patches is None:
-        yield _sentence(result.tokens, row, against is not None, screen)
+        yield _sentence(result.tokens, row, below is not None, screen)
         if screen.coloured:
-            yield _legend(row if against is None else np.append(row.clip(0), 0.0), screen)
+            yield _legend(row if below is None else np.append(row.clip(0), 0.0), screen)
     else:
         patches = result.on_patches()[at_layer, at_query]
         yield from patch_lines(patches, screen)
-        yield _legend(patches, screen)
-    yield from _table(result, row, against is not None, screen)
-    if against is not None:
+        signed = float(np.nanmin(patches)) < 0
+        yield _legend(np.array([0.0, float(np.nanmax(np.abs(patches)))]) if signed else patches, screen)
+        if signed:
+            mark, low = "red" if screen.coloured else below_mark(screen), numbers_of(np.array([np.nanmin(patches)]))[0]
+            yield Text(screen.shown(f"values below 0 ({mark} on the map) go down to {low}"))
+    yield from _table(result, row, below is not None, screen)
+    if below is not None:
         sign = "not in the bar" if result.seconds else "░" if screen.blocks else "-"
-        yield Text(screen.shown(f"values below 0 ({sign}) {against}"))
+        yield Text(screen.shown(f"values below 0 ({sign}) {below}"))
     if (rest := _constants(result)) is not None:
         yield Text(screen.shown(rest))
     if at_layer == len(result.layers) - 1:  # notes are about the last layer
@@ -213,16 +219,16 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
             yield Text("unknown to the model: " + screen.shown(", ".join(words)))
 
 
-def _of_no_layer(result: TokenAttention) -> bool:
+def of_no_layer(result: TokenAttention) -> bool:
     """Return whether a result has no layer because it explains the answer: importance, gather() and answer rows."""
     whole = result.method in ("gather", *ANSWER_WAYS)
     return "answer" in result.provenance and ("edges" not in result.provenance or whole)
 
 
-def _against(result: TokenAttention, row: FloatArray) -> str | None:
+def against(result: TokenAttention, row: FloatArray) -> str | None:
     """Return what values below zero mean for the answer; None if there are none, or no answer is explained."""
     answer = result.provenance.get("answer")
-    if not _of_no_layer(result) or not isinstance(answer, dict) or float(np.nanmin(row)) >= 0:
+    if not of_no_layer(result) or not isinstance(answer, dict) or float(np.nanmin(row)) >= 0:
         return None
     name = str(answer.get("name") or "the answer")
     return f"lower {name!r}" if answer.get("kind") == "score" else f"count against {name!r}"
@@ -240,18 +246,18 @@ def _constants(result: TokenAttention) -> str | None:
     return f"{rest:+.2f} of the {measured} {whole:+.2f} comes from biases, not from tokens"
 
 
-def _explained(result: TokenAttention, query: str, screen: Screen) -> list[str]:
+def explained(result: TokenAttention, query: str) -> list[str]:
     """Return what the numbers explain: a part of an answer, a class or next token, or a hidden state."""
     answer = result.provenance.get("answer")
     if isinstance(answer, dict) and answer.get("kind") == "answer":
         return [f"explains {query}"]
     if isinstance(answer, dict) and answer.get("name") and result.method in ANSWER_WAYS:
         at = [f"query {query}"] if result.method == METHOD else []  # answer_inputs is about all positions
-        return [f"explains {screen.shown(repr(answer['name']))}", *at]
+        return [f"explains {answer['name']!r}", *at]
     return [f"query {query}"]
 
 
-def _method(result: TokenAttention) -> str:
+def method_text(result: TokenAttention) -> str:
     """Return the method with everything that changes its meaning: edges, receptive field, start, residual, sinks, units
     and the kind of values."""
     how = result.provenance
@@ -295,20 +301,54 @@ def _sentence(tokens: Sequence[str], row: FloatArray, signed: bool, screen: Scre
     return line
 
 
-def patch_lines(patches: FloatArray, screen: Screen) -> Iterator[Text]:
-    rows, columns = patches.shape
-    if columns > screen.width:
-        yield Text(f"{rows} by {columns} patches are too wide for {screen.width} columns: use overlay()")
-        return
-    cell = 2 if 2 * columns <= screen.width else 1  # two characters are about a square
-    for of_row in shares(patches).tolist():
+def patch_lines(patches: FloatArray, screen: Screen, most: int = MOST_LINES) -> Iterator[Text]:
+    """Yield a map of an image's patches, from the lowest value to the highest.
+
+    If some values are below 0, shades show absolute values, and those below 0 are red, or arrows without colours. Where
+    there are too many patches for the screen or for `most` lines, a cell is a block of them and shows the largest.
+    """
+    size = 1
+    while -(-patches.shape[1] // size) > screen.width or -(-patches.shape[0] // size) > most:
+        size += 1
+    blocks = _blocks(signed_shares(patches), size)
+    cell = 2 if 2 * blocks.shape[1] <= screen.width else 1  # two characters are about a square
+    for of_row in blocks.tolist():
         line = Text(no_wrap=True)
         for share in of_row:
             if screen.coloured:
-                line.append(" " * cell, shade(share))
+                line.append(" " * cell, _below_zero(share) if share < 0 else shade(share))
             else:
-                line.append(character(share, screen) * cell)
+                line.append(sign(share, screen) * cell)
         yield line
+    if size > 1:
+        by = "×" if screen.blocks else "x"
+        yield Text(f"a cell is a block of {size} {by} {size} patches, and shows the largest", style="dim")
+
+
+def _blocks(patches: FloatArray, size: int) -> FloatArray:
+    """Return the largest absolute value, with its sign, of each block of size × size patches; NaN where there is none."""
+    rows, columns = (-(-n // size) for n in patches.shape)
+    padded = np.full((rows * size, columns * size), np.nan)
+    padded[: patches.shape[0], : patches.shape[1]] = patches
+    cells = padded.reshape(rows, size, columns, size).swapaxes(1, 2).reshape(rows, columns, -1)
+    largest = np.where(np.isnan(cells), -1, np.abs(cells)).argmax(-1)
+    return np.take_along_axis(cells, largest[..., None], -1)[..., 0]
+
+
+def sign(share: float, screen: Screen) -> str:
+    """Return the character of a share from -1 to 1: an arrow below 0, unless the share is small."""
+    depth = character(abs(share), screen)
+    return depth if not share < 0 or depth == " " else below_mark(screen)
+
+
+def below_mark(screen: Screen) -> str:
+    return "↓" if screen.blocks else "v"
+
+
+def _below_zero(share: float) -> Style:
+    """Return the background of a patch that counts against an answer: from the ramp's lowest colour to red."""
+    red, green, blue = (int(c) for c in (RAMP[0] + (np.array(RED) - RAMP[0]) * -share).round())
+    return Style(bgcolor=Color.from_rgb(red, green, blue))
 
 
 def _legend(values: FloatArray, screen: Screen) -> Text:
@@ -330,6 +370,15 @@ def most_listed(inputs: TokenAttention | Comparison) -> int:
     return HIGHEST_OF_AN_IMAGE if inputs.patches else HIGHEST if n > LONG else n
 
 
+def _token(inputs: TokenAttention | Comparison, i: int) -> str:
+    """Return a token as it is listed; a patch by its row and column."""
+    rows, columns = inputs.patches or (0, 0)
+    place = i - (len(inputs.tokens) - rows * columns)
+    if not columns or place < 0:
+        return inputs.tokens[i]
+    return f"row {place // columns + 1}, column {place % columns + 1}"
+
+
 def fronts(
     inputs: TokenAttention | Comparison, listed: Sequence[int], screen: Screen, share: int, head: str = ""
 ) -> list[str]:
@@ -338,7 +387,7 @@ def fronts(
     share: tokens take at most 1 / share of the screen.
     head: the name of the token column.
     """
-    tokens = [head, *(screen.shown(inputs.tokens[i]) for i in listed)]
+    tokens = [head, *(screen.shown(_token(inputs, i)) for i in listed)]
     parts = ["", *(screen.shown(inputs.parts[i]) if inputs.parts else "" for i in listed)]
     place_cells, part_cells = len(str(max(listed))), min(max(map(cell_len, parts)), 12)
     token_cells = min(max(map(cell_len, tokens)), TOKEN_CELLS, max(screen.width // share, 1))

@@ -1,4 +1,4 @@
-"""The image that a vision model saw, for its page."""
+"""The image that a vision model saw, small enough to be kept: pages and figures draw it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from attnflow.capture.runner import Runner
-    from attnflow.model import Model
 
 PHOTO = 448
 """Longer side of an image on a page, in pixels: about 400 KB of the file."""
 
 
-def seen(model: Model, picture: Any) -> FloatArray | None:
-    """Return the image as the model saw it, uint8 [height, width, 3]. If it was only scaled, keep its proportions."""
-    from attnflow.capture import encode
-
-    encoded = encode.encode(model, picture, None, False, None)
-    return photo(model, picture[1] if isinstance(picture, tuple) else picture, encoded.tensors)
-
-
 def photo(model: Runner, picture: Any, tensors: Mapping[str, Tensor]) -> FloatArray | None:
-    """Return the same for an image that is already encoded as tensors."""
+    """Return the image as the model saw it, uint8 [height, width, 3]. If it was only scaled, keep its proportions.
+
+    picture: the image as it was given; tensors: as it was encoded. None if neither can be shown.
+    """
     pixels = tensors.get("pixel_values")
     if pixels is not None and pixels.dim() == 5 and pixels.shape[1] == 1:
         pixels = pixels[:, 0]  # a list of images with one entry
@@ -39,7 +33,9 @@ def photo(model: Runner, picture: Any, tensors: Mapping[str, Tensor]) -> FloatAr
     whole = None if processor is None or _crops(processor) else _as_photo(picture)
     if whole is not None or pixels.dim() != 4:
         return whole
-    image = pixels[0].float().cpu().numpy().transpose(1, 2, 0)
+    image = np.nan_to_num(pixels[0].detach().float().cpu().numpy().transpose(1, 2, 0))
+    if image.shape[2] not in (1, 3):  # no colours that could be shown
+        return None
     mean, spread = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
     if mean is not None and spread is not None and getattr(processor, "do_normalize", True):
         image = image * np.asarray(spread) + np.asarray(mean)
@@ -48,7 +44,7 @@ def photo(model: Runner, picture: Any, tensors: Mapping[str, Tensor]) -> FloatAr
         image = (image - low) / (high - low or 1.0)
     if image.shape[2] == 1:
         image = image.repeat(3, axis=2)
-    shown: FloatArray = (image[:, :, :3].clip(0, 1) * 255).round().astype(np.uint8)
+    shown: FloatArray = (image.clip(0, 1) * 255).round().astype(np.uint8)
     return shown
 
 
