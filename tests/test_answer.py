@@ -679,6 +679,8 @@ def test_a_prompt_is_read_once_for_both_passes() -> None:
         lambda _, args, named: positions.append(named["input_ids"].shape[1]), with_kwargs=True
     )
     try:
+        replace(a).sources(unit="sentence")  # a model with another hook is checked again
+        positions.clear()
         a.sources(unit="sentence")
     finally:
         hook.remove()

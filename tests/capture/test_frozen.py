@@ -324,7 +324,6 @@ def test_other_edges_are_not_in_a_trace_of_answer_edges() -> None:
 def test_answer_edges_cost_one_pass_forward_and_one_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The frozen pass chooses the answer, gives the attention weights and carries the gradient."""
     wrapped = model(name)
-    wrapped.verify(wrapped.encode({"input_ids": IDS}))
     passes = {"forward": 0, "back": 0}
     backward = FrozenAttention.backward
 
@@ -337,6 +336,8 @@ def test_answer_edges_cost_one_pass_forward_and_one_back(name: str, monkeypatch:
 
     monkeypatch.setattr(FrozenAttention, "backward", staticmethod(count_back))
     handle = wrapped.model.register_forward_hook(count_forward)
+    wrapped.verify(wrapped.encode({"input_ids": IDS}))
+    passes["forward"] = 0
     try:
         trace = wrapped.trace({"input_ids": IDS}, edges="answer")
         inputs, rows = trace.answer_inputs(signed=True), trace.answer_rows(signed=True)

@@ -336,8 +336,8 @@ def _check_layers(runner: Runner, tensors: Mapping[str, Tensor], route: str, cal
     by_tokens = ids is not None and ids.shape == (1, calls[0].shape[1]) and len(ids.unique()) > 1
     for other in (True, False) if by_tokens else (False,):
         left.clear()
-        inputs = {**thrice, "input_ids": _other_tokens(thrice["input_ids"])} if other else thrice
-        run = partial(runner.forward, inputs)
+        batch = {**thrice, "input_ids": _other_tokens(thrice["input_ids"])} if other else thrice
+        run = partial(runner.forward, batch)
         with ExitStack() as stack:
             stack.callback(last.register_forward_hook(leaving).remove)
             if not other:
