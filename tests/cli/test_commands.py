@@ -323,6 +323,21 @@ def test_a_decoder_shows_its_next_token(attnflow: Command, tmp_path: Path) -> No
     assert result["values"][0][0][0] == 0 and sum(result["values"][0][0]) == pytest.approx(1)
 
 
+def test_an_answer_of_digits_is_text_for_a_decoder(attnflow: Command, model: str, tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    decoder = hf("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer))()
+    folder = str(model_folder(tmp_path / "decoder", decoder, tokenizer))
+    words = ["show", "the key to", "-m", folder, "--answer", "3.1"]
+    result = json.loads(attnflow(*words, "--method", "gradient", "--json").out)
+    assert result["provenance"]["answer"]["name"].strip() == "3.1"
+    assert attnflow(*words, status=2).err.endswith(
+        ": edges explain one token, so give one; --method blank-out, gradient, integrated-gradients and shapley, and attnflow "
+        "answer take several\n"
+    )
+    by_number = json.loads(attnflow("show", "the key", "-m", model, "--answer", "1", "--json").out)
+    assert by_number["provenance"]["answer"]["name"] == "good"
+
+
 def test_show_takes_words_as_queries(attnflow: Command, model: str) -> None:
     printed = attnflow("show", "the unbelievable key", "-m", model, "--words", "--query", "unbelievable")
     assert "rollout (words) · query unbelievable · L3" in printed.out

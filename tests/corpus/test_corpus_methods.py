@@ -369,7 +369,7 @@ def test_the_table_of_methods_and_the_command_agree(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--edges", "gradient", "--residual", "0.25", "--answer", "1", "--json"])
     assert done.exit_code == 0, done.output
     settings = json.loads((tmp_path / "out" / "_manifest.jsonl").read_text().splitlines()[0])
-    assert settings["methods"] == names and settings["answer"] == 1 and settings["gather_residual"] == 0.25
+    assert settings["methods"] == names and settings["answer"] == "1" and settings["gather_residual"] == 0.25
     assert all(row["answer"] == "plural" for row in rows(tmp_path / "out"))
 
 

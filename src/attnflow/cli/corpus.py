@@ -26,7 +26,6 @@ from attnflow.cli.options import (
     TrustRemoteCode,
     Words,
     progress,
-    read_answer,
     read_share,
 )
 from attnflow.corpus.corpus_options import UNITS
@@ -209,7 +208,7 @@ def run(
         sums = explain_corpus(
             source, output, model, methods=",".join(method) if method else None, layers=layer, query=query,
             residual=read_share(residual), receptive_field=receptive_field, words=words, truncate=truncate, memory=memory,
-            edges=edges, normalize=normalize, sinks=sinks, answer=answer if answers else read_answer(answer),
+            edges=edges, normalize=normalize, sinks=sinks, answer=answer,
             answer_column=answer_column, of=of, answers=answers, max_new_tokens=tokens, unit=unit, span=span,
             occurrence=occurrence, chat=chat, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,

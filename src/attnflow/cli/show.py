@@ -41,7 +41,6 @@ from attnflow.cli.options import (
     deliver,
     one_image,
     progress,
-    read_answer,
     read_importance,
     read_share,
     read_text,
@@ -104,7 +103,10 @@ def show(
     normalize: Normalize = None,
     answer: Annotated[
         str | None,
-        typer.Option(help="The class or token to explain; by default, the model's prediction."),
+        typer.Option(
+            help="The class (by name or number) or the text of a token to explain, or with importance in a language model a "
+            "text of several tokens; by default, the model's prediction."
+        ),
     ] = None,
     of: Of = None,
     importance: Budget = None,
@@ -252,7 +254,6 @@ def show(
         if as_json:
             print(json.dumps(page.document))
         return
-    choice = read_answer(answer)
     reason = ""
     changed = words or layer != "last" or receptive_field is not None or residual is not None or sinks != "keep"
     if loaded.hears and by_default and edges is None and not changed and _writes(loaded):
@@ -262,17 +263,17 @@ def show(
     if own in ANSWER_WAYS:
         try:
             best = None if by_default and query is None else own
-            result, headline = _of_answer(loaded, item, best, choice, truncate, words, query)
+            result, headline = _of_answer(loaded, item, best, answer, truncate, words, query)
         except InputError as e:
             if not by_default or answer is not None or edges is not None:
                 raise
             own, reason = "rollout", str(e)
     if own in IMPORTANCE:
-        result, headline = _importance(loaded, item, own, words, answer=choice, truncate=truncate, **measured)
+        result, headline = _importance(loaded, item, own, words, answer=answer, truncate=truncate, **measured)
     elif own not in ANSWER_WAYS:
         kind = GATHERED_EDGES if own in GATHERED and edges is None else edges
         trace = loaded.trace(
-            item, target=target, truncate=truncate, edges=kind, normalize=normalize, answer=choice, **measured
+            item, target=target, truncate=truncate, edges=kind, normalize=normalize, answer=answer, **measured
         )
         if words:
             trace = trace.words()

@@ -14,15 +14,14 @@ from attnflow.importance.blank import blank_token
 from attnflow.importance.gradients import embedding_layer, embeddings
 from attnflow.importance.question import (
     Question,
+    answer_scores,
     check_difference,
     check_of,
     is_saturated,
-    logits_at,
     logits_of,
     many,
     questions,
     result,
-    score,
     warn_saturated,
 )
 from attnflow.result import TokenAttention
@@ -75,8 +74,8 @@ def integrated_gradients(
     model.check_gradients()
     results = []
     for q in _questions(model, text, answer, of, truncate):
-        with embeddings(model, q.tensors["input_ids"]) as read:
-            logits_of(model, q.tensors)
+        with embeddings(model, q.forced["input_ids"]) as read:
+            logits_of(model, q.forced)
         if read.calls != 1 or len(read.leaves) != 1:
             raise InputError(
                 f"integrated gradients need a model that embeds its tokens once, and {type(model.model).__name__} uses its "
@@ -85,10 +84,10 @@ def integrated_gradients(
         method = captum.LayerIntegratedGradients(_explained(model, q, of), embedding_layer(model))
         with torch.enable_grad():
             values, delta = method.attribute(
-                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, token), n_steps=steps,
+                model.placed(q.forced)["input_ids"], baselines=_blank(model, q, token), n_steps=steps,
                 internal_batch_size=BATCH, return_convergence_delta=True,
             )  # fmt: skip
-        summed = values[0].detach().double().sum(-1).cpu().numpy()
+        summed = values[0, : q.length].detach().double().sum(-1).cpu().numpy()
         options: dict[str, Any] = {
             "of": of,
             "by": _named(model, token),
@@ -142,11 +141,11 @@ def shapley(
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             values = method.attribute(
-                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, token),
+                model.placed(q.forced)["input_ids"], baselines=_blank(model, q, token),
                 feature_mask=_features(model, q), n_samples=samples, perturbations_per_eval=BATCH,
             )  # fmt: skip
         options: dict[str, Any] = {"of": of, "by": _named(model, token), "samples": samples, "seed": seed}
-        numbers = values[0].double().cpu().numpy()
+        numbers = values[0, : q.length].double().cpu().numpy()
         numbers[list(q.encoded.special)] = 0
         results.append(result(model, q, numbers, "shapley", **options))
     return results if isinstance(text, list) else results[0]
@@ -154,7 +153,7 @@ def shapley(
 
 def _questions(model: Runner, text: Any, answer: Any, of: str, truncate: bool) -> list[Question]:
     check_of(of)
-    about = questions(model, *many(text, answer), truncate)
+    about = questions(model, *many(text, answer), truncate, several=True)
     check_difference(about, of)
     warn_saturated([question for question in about if is_saturated(question, of)], stacklevel=4)
     return about
@@ -179,18 +178,23 @@ def _named(model: Runner, token: int) -> str:
     return str(model.tokenizer.convert_ids_to_tokens(token)) if model.tokenizer is not None else str(token)
 
 
+def _kept(question: Question) -> Tensor:
+    """Return which tokens stay as they are: special ones, which belong to every text, and those of a longer answer."""
+    return torch.tensor([*question.encoded.special, *(True,) * len(question.rest)])
+
+
 def _blank(model: Runner, question: Question, token: int) -> Tensor:
-    """Return the text with a blank for every token but the special ones, which belong to every text."""
-    ids = model.placed(question.tensors)["input_ids"].clone()
-    ids[0, ~torch.tensor(question.encoded.special)] = token
+    """Return the text with a blank for every other token."""
+    ids = model.placed(question.forced)["input_ids"].clone()
+    ids[0, ~_kept(question)] = token
     return ids
 
 
 def _features(model: Runner, question: Question) -> Tensor:
-    """Return the feature of each token: special tokens share one, which changes nothing; every other token has its own."""
-    special = torch.tensor(question.encoded.special)
-    numbers = torch.where(special, 0, torch.cumsum(~special, 0))
-    if not special.any():
+    """Return the feature of each token: those that stay share one, which changes nothing; every other token has its own."""
+    kept = _kept(question)
+    numbers = torch.where(kept, 0, torch.cumsum(~kept, 0))
+    if not kept.any():
         numbers -= 1
     return numbers[None].to(model.device)
 
@@ -199,9 +203,9 @@ def _explained(model: Runner, question: Question, of: str) -> Callable[[Tensor],
     """Return the answer as a function of token ids ``[row, token]``."""
 
     def run(ids: Tensor) -> Tensor:
-        rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != "input_ids"}
-        logits = logits_of(model, {"input_ids": ids, **rest}, grad=torch.is_grad_enabled())
-        rows = torch.stack([logits_at(row, question.place) for row in logits])
-        return score(model, question.kind, rows, question.chosen, question.against or 0, of)
+        rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.forced.items() if k != "input_ids"}
+        count = len(question.answer)
+        logits = logits_of(model, {"input_ids": ids, **rest}, grad=torch.is_grad_enabled(), keep=count)
+        return answer_scores(model, [question] * len(ids), logits, of)
 
     return run
