@@ -99,9 +99,7 @@ def test_answers_of_different_lengths_together(decoder: Any, method: str) -> Non
 
 
 def test_what_stays_refused(decoder: Any) -> None:
-    sentence = (
-        "answer='the book' is 2 tokens ('the', 'book'): one mask stands for one token, so give the text of one, or its id"
-    )
+    sentence = "answer='the book' is 2 tokens ('the', 'book'): one mask stands for one token, so give the text of one, or its id"
     masked = bert("BertForMaskedLM")
     for call in (
         lambda: masked.blank_out("the [MASK] to the book", "the book"),

@@ -104,8 +104,8 @@ def show(
     answer: Annotated[
         str | None,
         typer.Option(
-            help="The class (by name or number) or the text of a token to explain, or with importance in a language model a "
-            "text of several tokens; by default, the model's prediction."
+            help="The class (by name or number) or the text of a token to explain, or with importance in a language model "
+            "a text of several tokens; by default, the model's prediction."
         ),
     ] = None,
     of: Of = None,
