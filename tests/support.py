@@ -1,4 +1,5 @@
-"""Write docs/models.md, docs/deployments.md and docs/deployments.csv from the tests' lists.
+"""Write docs/models.md, docs/deployments.md and docs/deployments.csv from the tests' lists, and the table of methods and
+options in docs/edges.md from `attnflow.method_table`.
 
 Every architecture of the tests is built, traced and compared; the deployments are the cells that `tests/deployments` runs.
 
@@ -21,6 +22,7 @@ import torch
 import attnflow as af
 from attnflow.capture.check import Checked
 from attnflow.markdown import table
+from attnflow.method_table import GATHERED, OPTIONS, TEXT_METHODS, takes
 
 sys.path.append(str(Path(__file__).parents[1]))  # the cells import benchmarks
 
@@ -31,6 +33,8 @@ from helpers.architectures import ARCHITECTURES, Architecture, built
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 DEPLOYMENTS = PAGE.parent / "deployments.md"
 DEPLOYMENTS_DATA = PAGE.parent / "deployments.csv"
+EDGES = PAGE.parent / "edges.md"
+METHODS_START, METHODS_END = "<!-- methods and options -->\n\n", "\n\n<!-- end of methods and options -->"
 
 HEAD = """# Which models, and how
 
@@ -218,6 +222,31 @@ def _files() -> dict[str, Any]:
     return {"using": using, "all": len(files), "version": transformers.__version__}
 
 
+def methods_and_options() -> str:
+    """Return the table of what each method can be told, as in docs/edges.md."""
+    options = [option for option in OPTIONS if option != "measured"]
+
+    def cell(method: str, option: str) -> str:
+        if option == "residual" and takes(method, option):
+            return "a weight, measured" if takes(method, "measured") else "a weight"
+        if takes(method, option) and (option, method in GATHERED) != ("edges", True):
+            return "yes"
+        by_gradient = takes(method, option, "gradient")
+        if option == "edges":
+            return "of an answer" if by_gradient and method in GATHERED else "answer" * takes(method, option, "answer")
+        any_edges = method not in GATHERED and takes(method, option, "alti")
+        return "with edges" if any_edges else "with gradient edges" * by_gradient
+
+    rows = [[f"`{method}`", *(cell(method, option) or "–" for option in options)] for method in TEXT_METHODS]
+    return table([["method", *(f"`{option}`" for option in options)], *rows])
+
+
+def with_methods(page: str) -> str:
+    """Return docs/edges.md with the table as it is now."""
+    before, rest = page.split(METHODS_START)
+    return f"{before}{METHODS_START}{methods_and_options()}{METHODS_END}{rest.split(METHODS_END)[1]}"
+
+
 if __name__ == "__main__":
     import transformers
 
@@ -226,5 +255,6 @@ if __name__ == "__main__":
         PAGE.write_text(page(), encoding="utf-8")
         DEPLOYMENTS.write_text(deployments(), encoding="utf-8")
         DEPLOYMENTS_DATA.write_text(deployments_data(), encoding="utf-8")
+        EDGES.write_text(with_methods(EDGES.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         print(page(), deployments(), sep="\n")

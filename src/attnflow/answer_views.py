@@ -12,10 +12,10 @@ from attnflow.capture.inside import Inside
 from attnflow.edges.weights import Signed, answer_values, evidence_sums, gather_residual, gathered, values_named
 from attnflow.edges.weights import answer_rows as edge_rows
 from attnflow.errors import InputError
-from attnflow.result import TokenAttention
+from attnflow.result import TokenAttention, summed
 from attnflow.selection import Query
 from attnflow.source_methods import INPUTS, METHOD, trace_method
-from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of
+from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, seconds_of
 
 if TYPE_CHECKING:
     from attnflow.trace import Trace
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def gather(trace: Trace, residual: float | None, receptive_field: str | None) -> TokenAttention:
     """See `attnflow.Trace.gather`."""
+    if trace.unmerged is not None:
+        return _of_groups(trace, gather(trace.unmerged, residual, receptive_field))
     share = gather_residual(len(trace.ends), residual)
     values = to_numpy(gathered(trace, share, receptive_field))[None, None]
     chosen, top = natural(trace), [len(trace.ends) - 1]
@@ -33,12 +35,33 @@ def gather(trace: Trace, residual: float | None, receptive_field: str | None) ->
 def _answered(trace: Trace) -> Inside:
     """Return what a trace with answer edges kept."""
     if trace.inside is None or trace.inside.find_evidence is None:
-        raise InputError('this trace has no answer edges: trace the text with edges="answer"; call words() afterwards')
+        raise InputError('this trace has no answer edges: trace the text with edges="answer"')
     return trace.inside
+
+
+def _of_groups(trace: Trace, result: TokenAttention) -> TokenAttention:
+    """Return the result of the tokens below a trace over words or groups, summed over its groups."""
+    record = {name: trace.provenance[name] for name in ("unit", "groups") if name in trace.provenance}
+    return summed(
+        result,
+        trace.word_groups or (),
+        tokens=trace.tokens,
+        word_ids=trace.word_ids,
+        word_texts=trace.word_texts,
+        special=trace.special,
+        patches=trace.patches,
+        seconds=seconds_of(trace),
+        provenance={**result.provenance, **record},
+    )
 
 
 def answer_rows(trace: Trace, query: Query, signed: Signed) -> TokenAttention:
     """See `attnflow.Trace.answer_rows`."""
+    if trace.unmerged is not None:
+        groups = trace.word_groups or ()
+        chosen_groups = () if query is None else [groups[trace.first_query + i] for i in trace.query_positions(query)]
+        members = None if query is None else [i for group in chosen_groups for i in group]
+        return _of_groups(trace, answer_rows(trace.unmerged, members, signed))
     seen = _answered(trace)
     if query is None and seen.place is None and trace.pooled is not None:
         chosen = natural(trace)
@@ -55,6 +78,8 @@ def answer_rows(trace: Trace, query: Query, signed: Signed) -> TokenAttention:
 
 def answer_inputs(trace: Trace, signed: Signed) -> TokenAttention:
     """See `attnflow.Trace.answer_inputs`."""
+    if trace.unmerged is not None:
+        return _of_groups(trace, answer_inputs(trace.unmerged, signed))
     seen = _answered(trace)
     chosen = natural(trace) if seen.place is None else Chosen([trace.first_query + seen.place])
     return _shown(trace, INPUTS, seen.evidence.own.clone(), chosen, signed)
@@ -62,6 +87,8 @@ def answer_inputs(trace: Trace, signed: Signed) -> TokenAttention:
 
 def sources(trace: Trace) -> TokenAttention:
     """See `attnflow.Trace.sources`."""
+    if trace.unmerged is not None:
+        return _of_groups(trace, sources(trace.unmerged))
     about = _answered(trace).answer or {}
     # a vision tower moves what it sees, so only following the edges all the way down finds the patches
     if trace.picture is not None or trace_method(about.get("kind")) == INPUTS:

@@ -17,6 +17,12 @@ BESIDE = ".attnflow-*.tmp"
 
 PICTURES = (".svg", ".pdf", ".png")
 
+FILE_NAMES = (
+    *PICTURES, ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".json", ".jsonl", ".txt", ".md", ".html", ".npz", ".xlsx",
+    ".gz", ".bz2", ".xz", ".zip", ".tar", ".db", ".duckdb",
+)  # fmt: skip
+"""Extensions that nobody gives a folder."""
+
 T = TypeVar("T")
 
 
@@ -28,6 +34,18 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> None:
         raise
     except (OSError, ValueError) as e:  # ValueError: an invalid file name
         raise InputError(f"cannot write {str(path)!r}: {getattr(e, 'strerror', None) or e}") from None
+
+
+def check_folder_name(path: Path, contents: str, advice: str) -> None:
+    """Refuse a new folder whose name is that of a file, which a user expects instead.
+
+    contents: what will be in the folder. advice: how to get a file.
+    """
+    if path.suffix.lower() in FILE_NAMES and not path.exists():
+        name = str(path.with_suffix(""))
+        raise InputError(
+            f"the output {str(path)!r} would be a folder of {contents}: give a folder, such as {name!r}; {advice}"
+        )
 
 
 def check_writable(path: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from attnflow.errors import InputError
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
 LAYERED = ("raw", "rollout", "flow", "joint_flow")
 """Methods that follow the graph down from a state: one result per layer."""
+FOLLOWED = LAYERED[:3]
+"""The ones that pages and written answers have too."""
 GATHERED = ("gather", "columns")
 """Methods that add up edges by gradients over all layers. "columns" treats positions as tokens: `Trace.gather(1.0)`."""
 IMPORTANCE = ("blank_out", "gradient", "integrated_gradients", "shapley")
@@ -15,15 +20,24 @@ TEXT_METHODS = (*LAYERED, INPUTS, METHOD, *GATHERED, *IMPORTANCE)
 SIGNED = (INPUTS, "integrated_gradients", "shapley")
 """Methods whose values may be negative: what counts against the answer."""
 
-_ABOUT_A_STATE = frozenset({"query", "layers", "sinks", "words", "edges"})
+OPTIONS = (
+    "words", "query", "layers", "edges", "normalize", "residual", "measured", "sinks", "receptive_field", "answer", "of",
+    "target",
+)  # fmt: skip
+"""What a method can be told: arguments of `Model.trace`, of its own, or of `Model`. "measured" is the residual weight."""
+
+GATHERED_EDGES = "answer"
+"""The edges that `GATHERED` methods add up unless others are chosen."""
+
+_ABOUT_A_STATE = frozenset({"words", "query", "layers", "edges", "sinks", "target"})
 _TAKEN = {
     "raw": _ABOUT_A_STATE,
     **dict.fromkeys(LAYERED[1:], _ABOUT_A_STATE | {"residual", "measured", "receptive_field"}),
-    **dict.fromkeys(ANSWER_WAYS, frozenset({"answer", "words"})),
-    "gather": frozenset({"edges", "residual"}),
-    "columns": frozenset({"edges"}),
-    "blank_out": frozenset({"answer", "of", "words"}),
-    **dict.fromkeys(IMPORTANCE[1:], frozenset({"answer", "of"})),
+    METHOD: frozenset({"words", "query", "answer"}),
+    INPUTS: frozenset({"words", "answer"}),
+    "gather": frozenset({"words", "edges", "residual"}),
+    "columns": frozenset({"words", "edges"}),
+    **dict.fromkeys(IMPORTANCE, frozenset({"words", "answer", "of"})),
 }
 
 
@@ -43,17 +57,20 @@ def is_about_answer(edges: str | None) -> bool:
 
 
 def takes(method: str, option: str, edges: str | None = None) -> bool:
-    """Return whether an option changes the result of a method. edges: the edges that the method uses.
-
-    option: "query", "layers", "sinks", "words", "edges", "residual" (a weight), "measured" (the residual's own share),
-    "receptive_field", "answer" or "of".
+    """Return whether an option of `OPTIONS` changes the result of a method. edges: the edges that were chosen.
 
     >>> takes("raw", "residual"), takes("rollout", "answer"), takes("rollout", "answer", edges="gradient")
     (False, False, True)
     """
     own = _TAKEN.get(method, frozenset())
-    if option in ("answer", "of") and "edges" in own and edges is not None:
+    if method in GATHERED and edges is None:
+        edges = GATHERED_EDGES
+    if option == "edges":
+        return option in own or (method in ANSWER_WAYS and edges == "answer")
+    if option in ("answer", "of") and "edges" in own:
         return is_about_answer(edges) and (option, edges) != ("of", "answer")  # answer edges always use the log-odds
+    if option == "normalize":  # answer edges are gathered before they are normalised
+        return edges is not None and "edges" in own and not (method in GATHERED and edges == "answer")
     return option in own
 
 
@@ -64,3 +81,35 @@ def takers(option: str, edges: str | None = None) -> list[str]:
     ['rollout', 'flow', 'joint_flow']
     """
     return [method for method in TEXT_METHODS if takes(method, option, edges)]
+
+
+def check_options(methods: Sequence[str], options: Mapping[str, object]) -> None:
+    """Refuse options that none of these methods takes, with the methods that do.
+
+    options: what a user chose, by name; "residual" may be "measured".
+
+    >>> check_options(["rollout", "raw"], {"residual": 0.3})  # rollout takes it
+    >>> check_options(["raw"], {"residual": 0.3})
+    Traceback (most recent call last):
+    attnflow.errors.InputError: residual=0.3 applies to rollout, flow, joint_flow, gather, not to raw: ...
+    """
+    edges = options.get("edges")
+    kind = edges if isinstance(edges, str) else None
+    if "normalize" in options and kind is None:
+        raise InputError(f"normalize={options['normalize']!r} requires edges=: give that too, or leave it out")
+    for method in methods:
+        if method in GATHERED and kind is not None and not is_about_answer(kind):
+            raise InputError(
+                f"method {method!r} adds up edges by gradients, and edges={kind!r} are not about an answer: give "
+                "edges='attention-gradient', 'gradient' or 'answer', or leave it out"
+            )
+    for name, value in options.items():
+        option = {"answer_column": "answer"}.get(name, "measured" if value == "measured" else name)
+        if any(takes(method, option, kind) for method in methods):
+            continue
+        others = ", ".join(takers(option, kind if option == "normalize" else None))
+        more = ", and edges by gradients" if option in ("answer", "of") else ""
+        raise InputError(
+            f"{name}={value!r} applies to {others}{more}, not to {', '.join(methods)}: leave it out, or choose one of "
+            "those methods"
+        )

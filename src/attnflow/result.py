@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from attnflow.view.result_view import ResultView
 
 
-ADDING = ("answer_rows", "answer_inputs", "integrated gradients", "shapley")
-"""Methods whose values are parts of one number."""
+ADDING = ("answer_rows", "answer_inputs", "gather", "integrated gradients", "shapley", "gradient", "blank-out")
+"""Methods with one number per token about the answer: the number of a word or group is the sum over its tokens."""
 
 
 class Score(NamedTuple):
@@ -169,7 +169,8 @@ class TokenAttention:
         """Return the same over words instead of subwords, computed on the graph with merged subwords.
 
         ``A'[Q, K] = mean over q in Q of Σ over k in K of A[q, k]`` has to come before rollout and flow, whose values cannot
-        be merged afterwards. Raw attention can, and is if the trace is gone, and so can answer rows, which are sums.
+        be merged afterwards. Raw attention can, and is if the trace is gone. What is about the answer (answer edges, gather
+        and importance) is summed over subwords; ``blank_out(unit="word")`` blanks whole words instead.
         `without_special` and `normalized` are repeated if they were applied.
         """
         if self.patches is not None:
@@ -388,40 +389,67 @@ def _merged(result: TokenAttention) -> TokenAttention:
         query < len(result.tokens) and result.tokens[query] == token
         for query, token in zip(result.queries, result.query_tokens, strict=True)
     )
-    about_answer = result.method in ADDING or (
-        result.method == "gradient" and result.provenance.get("reduce") == "times-input"
-    )  # parts of one number add up, whichever position answers
+    about_answer = result.method in ADDING
     exact = result.method == "raw" or about_answer or all(len(group) == 1 for group in groups)
     pooled = exact and "pooling" in result.provenance and result.queries == (len(result.tokens),)  # in no word
+    if about_answer and (result.provenance.get("steps") or result.provenance.get("unit") == "sentence"):
+        raise InputError(
+            f"words() of {result.method} needs all of its tokens: call words() first, before without_special() and "
+            'normalized(), on a result with unit="token"'
+        )
     if not (exact and (own or pooled)) or result.provenance.get("steps"):
         raise InputError(
             f"this {result.method} result has lost the graph it was computed from (results that are read from a file, are "
             'of one head or were traced with memory="linear" have none): subwords must be merged before rollout and flow '
             'are computed, so trace with memory="graph" and call .words() before .save()'
         )
+    if about_answer:
+        return summed(result, groups, **_word_labels(result, groups))
     of = {i: g for g, group in enumerate(groups) for i in group}
     rows = [] if pooled else list(dict.fromkeys(of[query] for query in result.queries))
     for g in rows:
         present = [i for i in groups[g] if i in at]
-        if len(present) < len(groups[g]) and not about_answer:
+        if len(present) < len(groups[g]):
             raise InputError(
                 f"the word {result.word_texts[result.word_ids[present[0]] or 0]!r} is at positions {groups[g]}, and only "
                 f"{present} are queries of this result: expected all, because the row of a word is the mean over its tokens"
             )
+    merged = summed(result, groups, **_word_labels(result, groups))
+    means = [merged.values[:, [at[i] for i in groups[g]]].mean(axis=1) for g in rows]
+    if pooled:
+        return merged
+    names = tuple(merged.tokens[g] for g in rows)
+    return replace(merged, values=np.stack(means, axis=1), queries=tuple(rows), query_tokens=names)
+
+
+def _word_labels(result: TokenAttention, groups: list[list[int]]) -> dict[str, Any]:
     first = [group[0] for group in groups]
-    tokens = [result.tokens[i] if (w := result.word_ids[i]) is None else result.word_texts[w] for i in first]
-    columns = np.stack([result.values[:, :, group].sum(axis=2) for group in groups], axis=2)
-    merged = [columns[:, [at[i] for i in groups[g] if i in at]].mean(axis=1) for g in rows]
+    return {
+        "tokens": tuple(result.tokens[i] if (w := result.word_ids[i]) is None else result.word_texts[w] for i in first),
+        "word_ids": tuple(result.word_ids[i] for i in first),
+        "special": tuple(all(result.special[i] for i in group) for group in groups),
+        "seconds": tuple(result.seconds[i] for i in first) if result.seconds else (),
+        "provenance": {**result.provenance, "unit": "word"},
+    }
+
+
+def summed(result: TokenAttention, groups: Sequence[Sequence[int]], **labels: Any) -> TokenAttention:
+    """Return the values summed over groups of inputs, with these labels; queries become the groups that contain them.
+
+    A result of several queries needs one row per group, which the caller makes.
+    """
+    of = {position: number for number, group in enumerate(groups) for position in group}
+    values = np.stack([result.values[:, :, list(group)].sum(axis=2) for group in groups], axis=2)
+    tokens = labels["tokens"]
+    places = [(of.get(q, len(groups)), name) for q, name in zip(result.queries, result.query_tokens, strict=True)]
     return replace(
         result,
-        values=columns if pooled else np.stack(merged, axis=1),
-        queries=(len(groups),) if pooled else tuple(rows),
-        query_tokens=result.query_tokens if pooled else tuple(tokens[g] for g in rows),
-        tokens=tuple(tokens),
-        word_ids=tuple(result.word_ids[i] for i in first),
-        special=tuple(all(result.special[i] for i in group) for group in groups),
-        seconds=tuple(result.seconds[i] for i in first) if result.seconds else (),
-        provenance={**result.provenance, "unit": "word"},
+        **labels,
+        values=values,
+        queries=tuple(g for g, _ in places) if len(places) == 1 else result.queries,
+        query_tokens=tuple(tokens[g] if g < len(groups) else name for g, name in places)
+        if len(places) == 1
+        else result.query_tokens,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,11 @@ from attnflow.receptive import check_mode, relative
 from attnflow.reliability import FlowBound, Notes
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
+from attnflow.seconds import Span
 from attnflow.selection import Query, Row, head_name, select_layers, select_positions
 from attnflow.sinks import check_sinks
 from attnflow.spoken import WordSeconds, spoken, word_seconds
+from attnflow.texts.groups import PositionGroups, Positions
 from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, with_mixed, witnesses
 
 Layers = int | Iterable[int] | None
@@ -42,7 +43,7 @@ class Trace(Pass):
 
     tokens, text, prediction, provenance: the input, the model's answer, and how it was captured.
     weights: the heads of the layers for which they were kept, [head, query, key].
-    unmerged: for a trace over words, the one over tokens.
+    unmerged: for a trace over words or groups, the one over tokens.
 
     `attnflow.capture.passes.Pass` describes all fields.
     """
@@ -337,8 +338,6 @@ class Trace(Pass):
 
     def _check_kept(self, layer: int | None) -> None:
         """Check that the heads of a layer, or of any layer, were kept."""
-        if self.unmerged is not None:
-            raise InputError("words() keeps no heads: use the trace over tokens")
         if layer is None and not self.weights:
             raise InputError("no heads were kept: trace again with keep_heads=True")
         if layer is not None and layer not in self.weights:
@@ -368,25 +367,55 @@ class Trace(Pass):
             part = self.parts[position] if self.parts else ""
             groups.setdefault(("alone", position) if word is None else (part, word), []).append(position)
         members = list(groups.values())
+        words = [self.word_ids[group[0]] for group in members]
+        names = [None if word is None else self.word_texts[word] for word in words]
+        return self._over(members, names, {"unit": "word"})
+
+    def merged(self, groups: PositionGroups, names: Sequence[str] | None = None) -> Trace:
+        """Return the same trace over groups of positions: residues, atoms, phrases, or regions of an image.
+
+        A group attends to the mean over its members and receives their sum, as in `attnflow.merge`. The graph is merged, so
+        rollout and flow are solved on groups, and answer edges are added up. Positions in no group stay separate.
+
+        groups: a mapping from names to groups, or a list of groups. A group is a list of positions, a range or slice of
+            them, or a piece of the text (all tokens of its words): "the key", or ("the key", 2) for its second occurrence.
+        names: the names of a list of groups; by default, their tokens.
+
+        >>> import attnflow as af
+        >>> trace = af.load().trace("the key to the cabinets")
+        >>> phrases = trace.merged({"subject": "the key", "place": [4, 5]})
+        >>> phrases.tokens
+        ('[CLS]', 'subject', 'to', 'place', '[EOS]')
+        >>> phrases.rollout(layer=-1).top(1)[0].token
+        'place'
+        """
+        named = Positions(self.tokens, self.text, self.word_ids, self.word_texts).grouped(groups, names)
+        for group, name in named.items():
+            if self.parts and len({self.parts[i] for i in group}) > 1:
+                raise InputError(f"the group {name!r} has positions of the source and of the target: give two groups")
+        of = {position: group for group in named for position in group}
+        members = list(dict.fromkeys(of.get(position, (position,)) for position in range(len(self.tokens))))
+        record = [[name, list(group)] for group, name in named.items()]
+        return self._over(members, [named.get(group) for group in members], {"unit": "group", "groups": record})
+
+    def _over(self, members: Sequence[Sequence[int]], names: Sequence[str | None], record: Mapping[str, Any]) -> Trace:
+        """Return the trace over groups, which contain every position once and are in the order of their first ones.
+
+        names: of each group, which then counts as a word; None for a position by itself. record: for the provenance.
+        """
         if len({s.weights.shape for s in self.steps}) > 1:
             raise InputError(
-                "words need one position per token at every layer, and the layers of this model differ in size"
+                "words and groups need one position per token at every layer, and the layers of this model differ in size"
             )
         merged = merge(torch.stack([s.weights.double() for s in self.steps]), members)
         place = {position: g for g, group in enumerate(members) for position in group}
         starts = [group[0] for group in members]
         carried = [_range(s.carried, place) for s in self.steps]
-        texts = tuple(
-            self.tokens[i] if self.word_ids[i] is None else self.word_texts[self.word_ids[i] or 0] for i in starts
-        )
-        number = count()
-        numbers = [None if self.word_ids[i] is None else next(number) for i in starts]
+        labels = _labels(self, starts, names)
         return replace(
             self,
-            tokens=texts,
-            special=tuple(self.special[i] for i in starts),
-            word_ids=tuple(numbers),
-            word_texts=tuple(t for t, i in zip(texts, starts, strict=True) if self.word_ids[i] is not None),
+            **labels,
+            special=tuple(all(self.special[i] for i in group) for group in members),
             steps=tuple(
                 replace(s, weights=w, carried=c, lengths=None, own=None)
                 for s, w, c in zip(self.steps, merged, carried, strict=True)
@@ -396,16 +425,29 @@ class Trace(Pass):
             else place[self.first_query + self.default_query] - place[self.first_query],
             parts=tuple(self.parts[i] for i in starts) if self.parts else (),
             first_query=place[self.first_query],
-            provenance={**self.provenance, "unit": "word"},
-            weights={},
+            provenance={**self.provenance, **record},
+            weights={
+                layer: w for layer, heads in self.weights.items() if (w := _merged_heads(heads, members)) is not None
+            },
+            patches=self.patches if len(members) == len(self.tokens) else None,
+            sound=None if self.sound is None else replace(self.sound, spans=_merged_spans(self.sound.spans, members)),
             picture=None,
             tower=None,
             inside=None,
-            encoder=None if self.encoder is None else self.encoder.words(),
+            encoder=None if self.encoder is None else self._encoder_over(members, names, record),
             word_groups=tuple(tuple(g) for g in members),
             unmerged=self,
             pooled=None if self.pooled is None else _over_words(self.pooled, place),
         )
+
+    def _encoder_over(
+        self, members: Sequence[Sequence[int]], names: Sequence[str | None], record: Mapping[str, Any]
+    ) -> Trace | None:
+        """Return the source alone over the same groups."""
+        if self.encoder is None:
+            return None
+        count = sum(group[0] < len(self.encoder.tokens) for group in members)  # the source comes first
+        return self.encoder._over(members[:count], names[:count], record)
 
     def sinks(self, layers: Iterable[int] | None = None) -> tuple[int, ...] | None:
         """Return the positions that are sinks of at least one of these layers, by default of any; None if unknown."""
@@ -472,6 +514,45 @@ class Trace(Pass):
         if mode is not None and (self.parts or any(not s.residual for s in self.steps)):
             raise InputError("receptive_field needs a model with one stack of equal layers; leave it out here")
         return relative(method, [s.weights for s in steps], mode)
+
+
+def _labels(trace: Trace, starts: Sequence[int], names: Sequence[str | None]) -> dict[str, Any]:
+    """Return the tokens and words of groups: a named group is a word; another position keeps its token and its word."""
+    tokens = tuple(trace.tokens[i] if name is None else name for i, name in zip(starts, names, strict=True))
+    keys = [
+        None if name is None and trace.word_ids[i] is None else ("group", i) if name is not None else trace.word_ids[i]
+        for i, name in zip(starts, names, strict=True)
+    ]
+    texts = {
+        key: token if name is not None else trace.word_texts[trace.word_ids[i] or 0]
+        for key, token, name, i in zip(keys, tokens, names, starts, strict=True)
+        if key is not None
+    }
+    numbers = {key: number for number, key in enumerate(texts)}
+    return {
+        "tokens": tokens,
+        "word_ids": tuple(None if key is None else numbers[key] for key in keys),
+        "word_texts": tuple(texts.values()),
+    }
+
+
+def _merged_heads(heads: Tensor, members: Sequence[Sequence[int]]) -> Tensor | None:
+    """Return heads [head, query, key] over groups; None for the heads of windows, which have no row over all positions.
+
+    Heads of an encoder-decoder have the rows of the target, which are the last positions.
+    """
+    if heads.ndim != 3:
+        return None
+    queries, keys = heads.shape[1:]
+    own = [[i - (keys - queries) for i in group] for group in members if group[0] >= keys - queries]
+    return merge([heads.double()], members if queries == keys else [members, own])[0].to(heads.dtype)
+
+
+def _merged_spans(spans: Sequence[Span | None], members: Sequence[Sequence[int]]) -> tuple[Span | None, ...]:
+    """Return the seconds of groups of positions of a sound, from the first to the last."""
+    of_groups = [[spans[i] for i in group] for group in members if group[0] < len(spans)]
+    times = [[span for span in group if span is not None] for group in of_groups]
+    return tuple((min(a for a, _ in group), max(b for _, b in group)) if group else None for group in times)
 
 
 def _over_words(row: Row, place: Mapping[int, int]) -> Row:

@@ -67,38 +67,36 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--query", "--5"], "query '--5' is not a token of this text"),
         (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
         (["--layer", "all"], "layer all: a table shows one layer; use --json or --output for all of them"),
-        (["--method", "blow"], "method 'blow': expected answer_rows, answer_inputs, raw, rollout, flow, joint_flow, gather, blank-out, gradient, integrated-gradients or shapley"),
-        (["--method", "gather"], "method gather sums gradient edges: give --edges attention-gradient or --edges gradient"),
-        (["--normalize", "rows"], "--normalize needs --edges: add --edges, or leave --normalize out"),
-        (["--edges", "alti", "--answer", "0"], "--answer works with gradient edges, and alti edges do not depend on the answer: leave it out"),
-        (["--edges", "alti", "--method", "gradient"], "method gradient uses no edges: leave --edges out"),
-        (["--method", "joint_flow", "-o", "x.html"], "the page cannot show joint_flow: leave --method out, or use the terminal, --json or another file format"),
-        (["--method", "gather", "--edges", "gradient", "-o", "x.html"], "the page cannot show gather: leave --method out"),
+        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, joint_flow, answer_inputs, answer_rows, gather, columns, blank-out, gradient, integrated-gradients or shapley"),
+        (["--method", "gather", "--edges", "alti"], "method 'gather' adds up edges by gradients, and --edges 'alti' are not about an answer: give --edges 'attention-gradient', 'gradient' or 'answer', or leave it out"),
+        (["--normalize", "rows"], "--normalize 'rows' requires --edges: give that too, or leave it out"),
+        (["--edges", "alti", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to rollout: leave it out, or choose one of those methods"),
+        (["--edges", "alti", "--method", "gradient"], "--edges 'alti' applies to raw, rollout, flow, joint_flow, gather, columns, not to gradient: leave it out, or choose one of those methods"),
+        (["--method", "joint_flow", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --method joint_flow: leave one of them out; without --beside and --importance, the page shows the values of --method joint_flow"),
         (["--method", "answer_rows", "--importance", "none", "-o", "x.html"], "method answer_rows: the page of this text has answer_inputs; leave --method out, or use the terminal"),
         (["--beside", "caf\udce9", "-o", "x.html"], "the text contains bytes that are not UTF-8: decode it with its own encoding first"),
-        (["--edges", "alti", "-o", "x.html"], "the page shows attention weights: use --edges with the terminal, --json or another file format"),
+        (["--edges", "alti", "-o", "x.html", "--importance", "none"], "--beside and --importance need the page of a text, which has no --edges"),
         (["--beside", "the keys"], "--beside and --beside-model need a page: add -o page.html, or leave them out"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
-        (["--method", "flow", "--answer", "0"], "--answer works with answer edges, importance (blank-out, gradient, integrated-gradients, shapley) and gradient edges"),
-        (["--of", "logit"], "--of works with importance (blank-out, gradient, integrated-gradients, shapley) and gradient edges"),
+        (["--method", "flow", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to flow"),
+        (["--of", "logit"], "--of 'logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to answer_rows: leave it out, or choose one of those methods"),
         (["--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
-        (["--method", "answer_rows", "--query", "key"], "method answer_rows explains the model's answer: leave out --query, --layer, --target, --residual and --receptive-field"),
-        (["--method", "answer_inputs", "--layer", "2"], "method answer_inputs explains the model's answer: leave out --query, --layer, --target, --residual and --receptive-field"),
-        (["--method", "answer_rows", "--edges", "alti"], "method answer_rows uses answer edges, not alti: leave --edges out"),
+        (["--method", "answer_inputs", "--query", "key"], "--query 'key' applies to raw, rollout, flow, joint_flow, answer_rows, not to answer_inputs: leave it out"),
+        (["--method", "answer_inputs", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, joint_flow, not to answer_inputs: leave it out"),
+        (["--method", "answer_rows", "--edges", "alti"], "--edges 'alti' applies to raw, rollout, flow, joint_flow, gather, columns, not to answer_rows: leave it out"),
         (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
         (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
-        (["--method", "gradient", "--answer", "0", "-o", "x.html"], "the page explains the model's own answer"),
-        (["--method", "blank-out", "--words", "--layer", "2"], "method blank-out explains the model's answer by its tokens: leave out --query, --layer, --target and --receptive-field"),
-        (["--method", "gradient", "--words"], "method gradient explains the model's answer by its tokens: leave out --words, --query"),
+        (["--method", "gradient", "--answer", "0", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --answer"),
+        (["--method", "blank-out", "--words", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, joint_flow, not to blank_out: leave it out"),
         (["--importance", "full"], "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all tokens; attnflow compare has --importance too"),
         (["--importance", "much", "-o", "x.html"], "importance 'much': expected none, fast, full, or a number of seconds for blank-out"),
         (["--residual", "2"], "residual '2': expected a weight between 0 and 1, or measured"),
         (["--residual", "real"], "residual 'real': expected a weight between 0 and 1, or measured"),
         (["--sinks", "drop"], "--sinks 'drop': expected one of 'keep', 'residual'"),
-        (["--method", "raw", "--residual", "measured"], "--residual measured works with rollout and flow, not with method raw: leave it out"),
-        (["--method", "gradient", "--sinks", "residual"], "--sinks residual works with rollout and flow, not with method gradient: leave it out"),
-        (["--residual", "measured", "-o", "x.html"], "the page computes rollout and flow with one residual weight: use --residual measured with the terminal"),
+        (["--method", "raw", "--residual", "measured"], "--residual 'measured' applies to rollout, flow, joint_flow, not to raw: leave it out"),
+        (["--method", "gradient", "--sinks", "residual"], "--sinks 'residual' applies to raw, rollout, flow, joint_flow, not to gradient: leave it out"),
+        (["--residual", "measured", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --residual"),
         (["--edges", "value-norm", "--sinks", "residual"], "--sinks \"residual\" needs to know which positions are sinks"),
         (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
     ],
@@ -325,6 +323,21 @@ def test_a_decoder_shows_its_next_token(attnflow: Command, tmp_path: Path) -> No
     result = json.loads(attnflow("show", "the key to", "-m", folder, "--json").out)
     assert result["method"] == "answer_rows" and result["provenance"]["answer"]["kind"] == "next token"
     assert result["values"][0][0][0] == 0 and sum(result["values"][0][0]) == pytest.approx(1)
+
+
+def test_an_answer_of_digits_is_text_for_a_decoder(attnflow: Command, model: str, tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    decoder = hf("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=2, vocab_size=len(tokenizer))()
+    folder = str(model_folder(tmp_path / "decoder", decoder, tokenizer))
+    words = ["show", "the key to", "-m", folder, "--answer", "3.1"]
+    result = json.loads(attnflow(*words, "--method", "gradient", "--json").out)
+    assert result["provenance"]["answer"]["name"].strip() == "3.1"
+    assert attnflow(*words, status=2).err.endswith(
+        ": edges explain one token, so give one; --method blank-out, gradient, integrated-gradients and shapley, and attnflow "
+        "answer take several\n"
+    )
+    by_number = json.loads(attnflow("show", "the key", "-m", model, "--answer", "1", "--json").out)
+    assert by_number["provenance"]["answer"]["name"] == "good"
 
 
 def test_show_takes_words_as_queries(attnflow: Command, model: str) -> None:

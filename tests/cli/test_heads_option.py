@@ -73,9 +73,14 @@ def test_heads_are_ranked_by_an_alignment(attnflow: Any, trace: af.Trace, given:
         (["--heads", "4-door"], "key 'door' is not a token of this text"),
         (
             ["--heads", "all", "--method", "flow"],
-            "--method cannot be combined with --heads, which shows attention weights unchanged",
+            "--method flow cannot be combined with --heads all: leave one of them out; one head, such as --heads L3.5, takes raw, "
+            "rollout, flow, joint_flow",
         ),
-        (["--heads", "L1.1", "--layer", "L1"], "--layer cannot be combined with --heads"),
+        (["--heads", "L1.1", "--layer", "L1"], "--layer L1: --heads L1.1 already names a layer, so leave --layer out"),
+        (
+            ["--heads", "L1.1", "--sinks", "residual"],
+            "--sinks cannot be combined with --heads, which shows attention weights unchanged: leave --sinks out",
+        ),
         (["--heads", "previous", "-o", "x.csv"], "--output needs a single head, such as --heads L3.5"),
     ],
 )

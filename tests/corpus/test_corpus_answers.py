@@ -205,8 +205,8 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"query": "key"}, "query='key' does not work with answers=True: leave one of them out"),
-        ({"words": True}, "words=True does not work with answers=True: leave one of them out"),
+        ({"query": "key"}, "query='key' does not work with answers=True: give span=, a part of each answer, instead"),
+        ({"words": True}, "words=True does not work with answers=True: give unit='word' instead"),
         ({"truncate": True}, "truncate=True does not work with answers=True: leave one of them out"),
         ({"memory": "linear"}, "memory='linear' does not work with answers=True: leave one of them out"),
         ({"pair": "b"}, "pair='b' does not work with answers=True: leave one of them out"),
@@ -217,8 +217,8 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
         ({"answer": "no", "max_new_tokens": 3}, "max_new_tokens=3 limits what the model writes, but answer='no' already gives the answer: leave one of them out"),
         ({"methods": "joint_flow"}, ("method 'joint_flow': expected some of answer_rows, fading, combined, raw, rollout, flow, gather, columns, "
     "separated by commas")),
-        ({"methods": "gather", "edges": "alti"}, ("method 'gather' adds up edges by gradients, and edges='alti' are not about an answer: leave edges out, or give "
-    "those of an answer")),
+        ({"methods": "gather", "edges": "alti"}, ("method 'gather' adds up edges by gradients, and edges='alti' are not about an answer: give "
+    "edges='attention-gradient', 'gradient' or 'answer', or leave it out")),
         ({"methods": "fading", "layers": "L1"}, "layers='L1' applies to raw, rollout, flow, not to fading: leave it out"),
         ({"sinks": "residual"}, "sinks='residual' applies to raw, rollout, flow, not to the default method: leave it out"),
     ],

@@ -301,32 +301,32 @@ def test_a_text_on_which_a_method_fails_harms_no_other(tmp_path: Path, monkeypat
 
 
 ATTENTION = "raw, rollout, flow, joint_flow"
-ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients"
+OTHERS = "leave it out, or choose one of those methods"
+ABOUT = "answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients"
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"methods": "gather"}, "method 'gather' adds up edges by gradients: give edges='attention-gradient', 'gradient' or 'answer'"),
         ({"methods": "columns", "edges": "alti"}, ("method 'columns' adds up edges by gradients, and edges='alti' are not about an answer: give "
-    "edges='attention-gradient', 'gradient' or 'answer'")),
+    "edges='attention-gradient', 'gradient' or 'answer', or leave it out")),
         ({"normalize": "rows"}, "normalize='rows' requires edges=: give that too, or leave it out"),
         ({"edges": "alti", "normalize": "all"}, "normalize='all': expected one of 'rows', 'graph', 'none'"),
         ({"edges": "soft"}, "edges='soft': expected one of 'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', 'block-norm', 'head-norm', 'projection', 'alti', 'answer', 'value-zeroing'"),
-        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' applies to {ATTENTION}, gather, columns, not to gradient: leave it out"),
+        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' applies to {ATTENTION}, gather, columns, not to gradient: {OTHERS}"),
         ({"methods": "gradient", "of": "size"}, "of='size': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
         ({"methods": "answer_rows", "of": "logit"}, ("of='logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to "
-    "answer_rows: leave it out")),
-        ({"methods": "flow", "answer": 1}, f"answer=1 applies to {ABOUT}, not to flow: leave it out"),
-        ({"answer_column": "gold"}, f"answer_column='gold' applies to {ABOUT}, not to rollout: leave it out"),
+    "answer_rows: leave it out, or choose one of those methods")),
+        ({"methods": "flow", "answer": 1}, f"answer=1 applies to {ABOUT}, not to flow: {OTHERS}"),
+        ({"answer_column": "gold"}, f"answer_column='gold' applies to {ABOUT}, not to rollout: {OTHERS}"),
         ({"methods": "gradient", "answer": 1, "answer_column": "gold"}, "answer=1 applies to all texts and answer_column='gold' gives one per text: leave one of them out"),
-        ({"methods": "gradient", "layers": "all"}, f"layers='all' applies to {ATTENTION}, not to gradient: leave it out"),
-        ({"methods": "blank_out", "query": "key"}, f"query='key' applies to {ATTENTION}, not to blank_out: leave it out"),
-        ({"methods": "raw", "residual": "measured"}, "residual='measured' applies to rollout, flow, joint_flow, not to raw: leave it out"),
+        ({"methods": "gradient", "layers": "all"}, f"layers='all' applies to {ATTENTION}, not to gradient: {OTHERS}"),
+        ({"methods": "blank_out", "query": "key"}, f"query='key' applies to {ATTENTION}, answer_rows, not to blank_out: {OTHERS}"),
+        ({"methods": "raw", "residual": "measured"}, f"residual='measured' applies to rollout, flow, joint_flow, not to raw: {OTHERS}"),
         ({"residual": "own"}, "residual='own': expected a number between 0 and 1, or 'measured'"),
-        ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' applies to {ATTENTION}, not to shapley: leave it out"),
-        ({"methods": "raw", "receptive_field": "ratio"}, "receptive_field='ratio' applies to rollout, flow, joint_flow, not to raw: leave it out"),
-        ({"methods": "gradient,raw", "words": True}, "words=True does not work with gradient, which scores tokens: leave one of them out"),
+        ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' applies to {ATTENTION}, not to shapley: {OTHERS}"),
+        ({"methods": "raw", "receptive_field": "ratio"}, f"receptive_field='ratio' applies to rollout, flow, joint_flow, not to raw: {OTHERS}"),
+        ({"methods": "answer_rows", "edges": "answer", "normalize": "rows"}, f"normalize='rows' applies to {ATTENTION}, not to answer_rows: {OTHERS}"),
         ({"methods": "answer_rows", "memory": "linear"}, ("method 'answer_rows' does not work with memory=\"linear\", which supports raw and rollout: leave one of them "
     "out")),
         ({"methods": "joint_flow", "memory": "linear"}, "method 'joint_flow' needs matrices, which memory=\"linear\" never builds: leave one of them out"),
@@ -362,14 +362,14 @@ def test_a_model_that_cannot_is_refused_at_once(model: Any, methods: str, senten
 
 def test_the_table_of_methods_and_the_command_agree(tmp_path: Path) -> None:
     """Every method of the table runs by its name; `show`'s names with dashes work too."""
-    assert takers("words") == ["raw", "rollout", "flow", "joint_flow", "answer_inputs", "answer_rows", "blank_out"]
+    assert takers("words") == list(TEXT_METHODS)
     source = write(tmp_path / "t.txt", ["the key", "the keys"])
     names = [name for name in TEXT_METHODS if name not in ("integrated_gradients", "shapley")]
     words = ["corpus", "run", str(source), str(tmp_path / "out"), "--method", ",".join(names), "--method", "blank-out"]
     done = CliRunner().invoke(app, [*words, "--edges", "gradient", "--residual", "0.25", "--answer", "1", "--json"])
     assert done.exit_code == 0, done.output
     settings = json.loads((tmp_path / "out" / "_manifest.jsonl").read_text().splitlines()[0])
-    assert settings["methods"] == names and settings["answer"] == 1 and settings["gather_residual"] == 0.25
+    assert settings["methods"] == names and settings["answer"] == "1" and settings["gather_residual"] == 0.25
     assert all(row["answer"] == "plural" for row in rows(tmp_path / "out"))
 
 

@@ -99,7 +99,7 @@ def test_answers_of_different_lengths_together(decoder: Any, method: str) -> Non
 
 
 def test_what_stays_refused(decoder: Any) -> None:
-    sentence = "answer='the book' is not one token of this model: expected the text of one token, or its id"
+    sentence = "answer='the book' is 2 tokens ('the', 'book'): one mask stands for one token, so give the text of one, or its id"
     masked = bert("BertForMaskedLM")
     for call in (
         lambda: masked.blank_out("the [MASK] to the book", "the book"),
@@ -107,8 +107,20 @@ def test_what_stays_refused(decoder: Any) -> None:
     ):
         with pytest.raises(af.InputError, match=f"^{re.escape(sentence)}$"):
             call()
-    with pytest.raises(af.InputError, match=r"^answer='' is not one token of this model"):
-        decoder.blank_out(TEXT, "")
+    for empty in ("", " "):
+        with pytest.raises(
+            af.InputError, match=f"^answer={empty!r} is empty: expected a text of known tokens, or the id of a token$"
+        ):
+            decoder.blank_out(TEXT, empty)
+    with pytest.raises(af.InputError, match=r"^answer='ß日' contains text that the tokenizer does not know: expected"):
+        masked.blank_out("the [MASK] to the book", "ß日")
+    with pytest.raises(af.InputError) as error:
+        decoder.trace(TEXT, edges="answer", answer=ANSWER)
+    assert re.fullmatch(
+        r"answer=' is the answer' is \d+ tokens \(.*\): edges explain one token, so give one; blank_out, gradient, "
+        r"integrated_gradients, shapley and Model\.answer take several",
+        str(error.value),
+    )
     with pytest.raises(af.InputError) as error:
         decoder.gradient(TEXT, ANSWER, of="difference")
     assert str(error.value) == (
@@ -119,3 +131,53 @@ def test_what_stays_refused(decoder: Any) -> None:
     with pytest.raises(af.InputError) as error:
         decoder.blank_out(TEXT, long)
     assert str(error.value) == f"text and answer have {count} tokens, and the model takes 64: shorten the text"
+
+
+@pytest.mark.parametrize("method", ["integrated_gradients", "shapley"])
+@pytest.mark.parametrize("of", OF)
+def test_parts_add_up_to_the_change_of_all_tokens(decoder: Any, method: str, of: str) -> None:
+    pytest.importorskip("captum", reason="integrated gradients and Shapley values need captum")
+    ids, answer = decoder.tokenizer(TEXT)["input_ids"], token_ids(decoder, ANSWER)
+    options = {"steps": 200} if method == "integrated_gradients" else {}
+    result = getattr(decoder, method)(TEXT, ANSWER, by=40, of=of, **options)
+    change = measured(decoder, ids, answer, of) - measured(decoder, [40] * len(ids), answer, of)
+    assert len(result.row()) == len(ids) and result.provenance["answer"]["name"] == ANSWER
+    assert result.row().sum() == pytest.approx(change, rel=2e-2) and change != 0
+
+
+def likelier(decoder: Any, text: str, *ids: int) -> int:
+    with torch.no_grad():
+        logits = decoder.model(input_ids=torch.tensor([decoder.tokenizer(text)["input_ids"]])).logits[0, -1]
+    return max(ids, key=lambda i: float(logits[i]))
+
+
+def test_the_token_that_continues_the_text_is_meant(decoder: Any) -> None:
+    """Without a space, a word may also be the one with a space: the likelier of the two, if both are tokens."""
+    tokenizer = decoder.tokenizer
+    (bare,), (spaced,) = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("s", " the"))
+    assert decoder.blank_out(TEXT, " the").provenance["answer"]["name"] == tokenizer.decode([spaced])
+    assert decoder.blank_out(TEXT, "s").provenance["answer"]["name"] == tokenizer.decode(
+        [likelier(decoder, TEXT, bare, *one_token(tokenizer, " s"))]
+    )
+    assert decoder.trace(TEXT, edges="gradient", answer="the").provenance["edges"] == "gradient"
+    name = decoder.gradient(TEXT, "the").provenance["answer"]["name"]
+    assert name == tokenizer.decode([likelier(decoder, TEXT, spaced, *one_token(tokenizer, "the"))])
+    assert decoder.gradient(TEXT + " ", "s").provenance["answer"]["name"] == "s"  # the text already ends with a space
+
+
+def one_token(tokenizer: Any, text: str) -> list[int]:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids if len(ids) == 1 else []
+
+
+def test_digits_are_text_for_a_language_model_and_a_number_for_classes(decoder: Any) -> None:
+    about = decoder.blank_out(TEXT, "42").provenance["answer"]
+    assert about["name"].strip() == "42" and decoder.blank_out(TEXT, 42).provenance["answer"]["name"] != about["name"]
+    classes = bert("BertForSequenceClassification")
+    assert classes.gradient(TEXT, "1").provenance["answer"] == classes.gradient(TEXT, 1).provenance["answer"]
+    with pytest.raises(af.InputError, match=r"^answer=7: expected a number from 0 to 1$"):
+        classes.gradient(TEXT, "7")
+
+
+def test_letters_beyond_ascii_are_several_tokens(decoder: Any) -> None:
+    assert decoder.gradient(TEXT, "Zoë 日本").provenance["answer"]["name"].strip() == "Zoë 日本"

@@ -45,6 +45,20 @@ def test_smollm(smollm: af.Model) -> None:
     assert len(trace.rollout(start=20).layers) == 10
 
 
+def test_a_name_of_an_answer_is_the_tokens_that_continue_the_text(smollm: af.Model) -> None:
+    text = "Once upon a time there was a girl named"
+    assert smollm.gradient(text, "Lily").provenance["answer"] == smollm.gradient(text, " Lily").provenance["answer"]
+    assert smollm.trace(text, edges="answer", answer="Lily").inside.answer["name"] == " Lily"
+    for name in ("Xiomara", " Xiomara"):  # several tokens either way
+        about = smollm.blank_out(text, name).provenance["answer"]
+        assert about["name"] == " Xiomara" == smollm.answer(text, answer=name).text
+        assert about["probability"] == pytest.approx(
+            float(np.exp(smollm.answer(text, answer=name).log_probabilities.sum())), rel=1e-3
+        )
+    assert smollm.gradient("2+2=", "4").provenance["answer"]["name"] == "4"
+    assert smollm.gradient("The answer to everything is", "42").provenance["answer"]["name"] in ("42", " 42")
+
+
 def test_a_chat(smollm: af.Model) -> None:
     """With the model's own chat template: the same tokens, and a user's text never becomes a special token."""
     tokenizer = smollm.tokenizer

@@ -1,4 +1,4 @@
-"""``attnflow corpus run INPUT OUTPUT`` and ``attnflow corpus report OUTPUT``."""
+"""``attnflow corpus run INPUT OUTPUT``, ``attnflow corpus report OUTPUT`` and ``attnflow corpus export OUTPUT FILE``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from attnflow.cli.options import (
     TrustRemoteCode,
     Words,
     progress,
-    read_answer,
     read_share,
 )
 from attnflow.corpus.corpus_options import UNITS
+from attnflow.corpus.export import TOP
 from attnflow.method_table import TEXT_METHODS
 from attnflow.source_methods import METHODS
 
@@ -55,7 +55,12 @@ def run(
             "Hugging Face dataset, or hf://datasets/OWNER/NAME.",
         ),
     ],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder to write the Parquet dataset to.")],
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUTPUT", help="Folder to write the Parquet dataset to; attnflow corpus export makes one CSV of it."
+        ),
+    ],
     model: ModelName = None,
     method: Annotated[
         list[str] | None,
@@ -209,7 +214,7 @@ def run(
         sums = explain_corpus(
             source, output, model, methods=",".join(method) if method else None, layers=layer, query=query,
             residual=read_share(residual), receptive_field=receptive_field, words=words, truncate=truncate, memory=memory,
-            edges=edges, normalize=normalize, sinks=sinks, answer=answer if answers else read_answer(answer),
+            edges=edges, normalize=normalize, sinks=sinks, answer=answer,
             answer_column=answer_column, of=of, answers=answers, max_new_tokens=tokens, unit=unit, span=span,
             occurrence=occurrence, chat=chat, text=text, pair=pair, id=id,
             whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
@@ -278,3 +283,21 @@ def report(
     progress(f"wrote {page}")
     if as_json:
         print(json.dumps(summarize(output, texts=texts, source=source)))
+
+
+@app.command("export")
+def export(
+    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Folder of a corpus job.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The .csv file to write.")],
+    top: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How many tokens to list for each method and layer.")
+    ] = TOP,
+) -> None:
+    """Make one CSV from the results of a job.
+
+    It has a row per text: its id, text and prediction, and the tokens with the
+    largest scores of each method and layer."""
+    from attnflow.corpus.export import export_corpus
+
+    count = export_corpus(output, file, top=top)
+    progress(f"wrote {file}: {count:,} row{'s' * (count != 1)}")

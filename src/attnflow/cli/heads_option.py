@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +13,9 @@ import typer
 
 from attnflow.cli.options import deliver
 from attnflow.errors import InputError
-from attnflow.heads import ALIGNMENTS, HeadScore
-from attnflow.selection import head_name, read_head, read_query
+from attnflow.heads import ALIGNMENTS, METHODS, HeadScore
+from attnflow.result import Score
+from attnflow.selection import head_name, read_head, read_layer, read_query
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -29,7 +32,7 @@ Heads = Annotated[
 ]
 Pairs = list[tuple[str, str]]
 
-ALL = "all"
+ALL, RAW = "all", "raw"
 SHOWN = 12
 BAR = 24
 
@@ -52,33 +55,43 @@ def read_heads(text: str) -> tuple[int, int] | str | Pairs:
     return [(query, key) for query, key in pairs]
 
 
-def check_heads(text: str, others: dict[str, bool], output: Path | None) -> None:
-    """Check --heads before a model is loaded.
-
-    others: the options that cannot be combined with --heads, and whether each is set.
-    """
+def check_heads(text: str, method: str | None, options: Mapping[str, object], output: Path | None) -> None:
+    """Check --heads before a model is loaded. options: the other options that were chosen."""
     chosen = read_heads(text)
-    for option, is_set in others.items():
-        if is_set:
-            raise InputError(
-                f"{option} cannot be combined with --heads, which shows attention weights unchanged: leave one of them out"
-            )
-    if output is not None and not isinstance(chosen, tuple):
+    single = isinstance(chosen, tuple)
+    if method is not None and not (single and method in (RAW, *METHODS)):
+        raise InputError(
+            f"--method {method} cannot be combined with --heads {text}: leave one of them out; one head, such as --heads "
+            f"L3.5, takes {RAW}, {', '.join(METHODS)}"
+        )
+    if single and "layers" in options:
+        raise InputError(f"--layer {options['layers']}: --heads {text} already names a layer, so leave --layer out")
+    for name in (name for name in options if name not in ("words", "query", "layers", "target")):
+        option = f"--{name.replace('_', '-')}"
+        raise InputError(
+            f"{option} cannot be combined with --heads, which shows attention weights unchanged: leave {option} out, or "
+            "use --method rollout without --heads"
+        )
+    if output is not None and not single:
         raise InputError("--output needs a single head, such as --heads L3.5; use --json to get a ranking as JSON")
 
 
 def show_heads(
-    model: Model, text: Any, heads: str, query: str | None, *,
+    model: Model, text: Any, heads: str, query: str | None, *, method: str | None, layer: str, words: bool,
     target: str | None, truncate: bool, special: bool, output: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Trace the text and keep its heads, then print or save what --heads selects."""
     chosen = read_heads(heads)
     trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
+    trace = trace.words() if words else trace
+    if layer not in ("last", ALL):
+        number = read_layer(layer, trace.layer_count, "last or all")
+        trace = replace(trace, weights={number: trace.weights[number]})
     if isinstance(chosen, tuple):
-        result = _one(trace, *chosen, read_query(query, len(trace.tokens)))
+        result = _one(trace, *chosen, method, read_query(query, len(trace.tokens)))
         deliver(result if special else result.without_special(), output, as_json)
     elif chosen == ALL:
-        _print_all(trace, read_query(query, len(trace.tokens)), as_json)
+        _print_all(trace, read_query(query, len(trace.tokens)), special, as_json)
     else:
         alignment = chosen if isinstance(chosen, str) else [tuple(_place(p, trace) for p in pair) for pair in chosen]
         _print_ranking(trace.rank_heads(alignment), heads, as_json)  # type: ignore[arg-type]
@@ -90,17 +103,19 @@ def _place(text: str, trace: Trace) -> int | str:
     return place
 
 
-def _one(trace: Trace, layer: int, head: int, query: int | str | None) -> TokenAttention:
+def _one(trace: Trace, layer: int, head: int, method: str | None, query: int | str | None) -> TokenAttention:
     counts = {number: int(heads.shape[0]) for number, heads in trace.weights.items()}
     if layer not in counts or head >= counts[layer]:
         last = max(counts)
         raise InputError(
             f"--heads {head_name(layer, head)!r}: expected {head_name(0, 0)} to {head_name(last, counts[last] - 1)}"
         )
+    if method in METHODS:
+        return trace.single_head(layer, head, method, query)
     return trace.head(layer, head, query)
 
 
-def _print_all(trace: Trace, query: int | str | None, as_json: bool) -> None:
+def _print_all(trace: Trace, query: int | str | None, special: bool, as_json: bool) -> None:
     """Print the token that each head attends to most for one query, the largest weight first."""
     rows: list[dict[str, Any]] = []
     for layer, heads in trace.weights.items():
@@ -108,7 +123,11 @@ def _print_all(trace: Trace, query: int | str | None, as_json: bool) -> None:
             result = trace.head(layer, head, query)
             if len(result.queries) > 1:
                 raise InputError(f"--heads {ALL} needs one query: give a position or a token with --query")
-            best = result.top(1)[0]
+            places = [i for i, own in enumerate(result.special) if special or not own]
+            if not places:
+                raise InputError(f"all {len(result.tokens)} tokens are special: leave --no-special out")
+            at = max(places, key=lambda i: result.row()[i])
+            best = Score(result.tokens[at], at, float(result.row()[at]))
             name = {"layer": layer, "head": head, "name": head_name(layer, head)}
             rows.append({**name, "token": best.token, "position": best.position, "weight": best.value})
     rows.sort(key=lambda row: (-row["weight"], row["layer"], row["head"]))

@@ -33,6 +33,12 @@ PHRASES = (
     (re.compile(r"which a list of messages needs: give the prompt as one text"), "which --chat needs: leave it out"),
     (re.compile(r"^system needs a chat template"), "--system needs a chat template"),
     (re.compile(r"blank_out\(\) and gradient\(\) need"), "attnflow show --method blank-out and --method gradient need"),
+    (
+        re.compile(r"blank_out, gradient, integrated_gradients, shapley and Model\.answer take several"),
+        "--method blank-out, gradient, integrated-gradients and shapley, and attnflow answer take several",
+    ),
+    (re.compile(r"export_corpus\('([^']*)', 'table\.csv'\)"), r"attnflow corpus export \1 table.csv"),
+    (re.compile(r"export_corpus\(\)"), "attnflow corpus export"),
     (re.compile(r'memory="linear", or fewer texts at a time, take'), "shorter texts take"),
     (re.compile(r", or wrap\(model, tokenizer, pooling='mean'\)"), ""),
 )

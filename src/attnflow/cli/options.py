@@ -207,11 +207,6 @@ def read_share(text: str | None) -> float | Literal["measured"] | None:
     return weight
 
 
-def read_answer(text: str | None) -> int | str | None:
-    """Parse --answer: a class or token, by name or by number."""
-    return int(text) if text is not None and text.isdecimal() else text
-
-
 def read_importance(text: str | None) -> str | float | None:
     """Parse --importance: none, fast, full, or a number of seconds."""
     if text is None or text in ("none", "fast", "full"):

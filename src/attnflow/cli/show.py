@@ -41,7 +41,6 @@ from attnflow.cli.options import (
     deliver,
     one_image,
     progress,
-    read_answer,
     read_importance,
     read_share,
     read_text,
@@ -49,8 +48,15 @@ from attnflow.cli.options import (
 from attnflow.errors import AttentionWarning, InputError
 from attnflow.files import PICTURES
 from attnflow.jobs.progress import Stages
-from attnflow.method_table import IMPORTANCE as OF_TOKENS
-from attnflow.method_table import LAYERED, method_name, takes
+from attnflow.method_table import (
+    FOLLOWED,
+    GATHERED,
+    GATHERED_EDGES,
+    IMPORTANCE,
+    TEXT_METHODS,
+    check_options,
+    method_name,
+)
 from attnflow.result_files import WRITERS
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
@@ -63,11 +69,9 @@ if TYPE_CHECKING:
     from attnflow.view.page import Page
     from attnflow.view.pair import Pair
 
-OF_ANSWERS = ANSWER_WAYS
-PROPAGATIONS = (*OF_ANSWERS, *LAYERED, "gather")
 FILES = (".html", *PICTURES, *WRITERS)
-NOT_ON_A_PAGE = ("joint_flow", "gather")
-IMPORTANCE = tuple(name.replace("_", "-") for name in OF_TOKENS)
+ON_A_PAGE = (*FOLLOWED, *ANSWER_WAYS, *IMPORTANCE)
+"""Methods that the page of a text has; the page of another one shows its values only."""
 
 
 def show(
@@ -76,9 +80,9 @@ def show(
     method: Annotated[
         str | None,
         typer.Option(
-            help="To explain the answer: answer_inputs, answer_rows, blank-out, gradient, integrated-gradients, shapley, "
-            "or gather (with --edges). To explain a hidden state: raw, rollout, flow, joint_flow. By default, the best "
-            "method for the model's answer, or rollout with --query and other options about hidden states.",
+            help="To explain the answer: answer_inputs, answer_rows, gather, columns, blank-out, gradient, "
+            "integrated-gradients, shapley. To explain a hidden state: raw, rollout, flow, joint_flow. By default, the "
+            "best method for the model's answer, or rollout with --query and other options about hidden states.",
             show_default=False,
         ),
     ] = None,
@@ -99,7 +103,10 @@ def show(
     normalize: Normalize = None,
     answer: Annotated[
         str | None,
-        typer.Option(help="The class or token to explain; by default, the model's prediction."),
+        typer.Option(
+            help="The class (by name or number) or the text of a token to explain, or with importance in a language model "
+            "a text of several tokens; by default, the model's prediction."
+        ),
     ] = None,
     of: Of = None,
     importance: Budget = None,
@@ -140,67 +147,47 @@ def show(
     if paired and not as_page:
         raise InputError("--beside and --beside-model need a page: add -o page.html, or leave them out")
     at_state = bool(query or layer != "last" or receptive_field is not None)
-    placed = bool(words or at_state)
     by_default = method is None
-    if as_page and method in NOT_ON_A_PAGE:
-        raise InputError(
-            f"the page cannot show {method}: leave --method out, or use the terminal, --json or another file format"
-        )
-    if heads is not None:
-        others = {
-            "--method": method is not None, "--edges": edges is not None, "--layer": layer != "last", "--words": words,
-            "--residual": residual is not None, "--sinks": sinks != "keep", "--normalize": normalize is not None,
-            "--answer": answer is not None, "--of": of is not None, "--receptive-field": receptive_field is not None,
-            "--beside": paired,
-        }  # fmt: skip
-        check_heads(heads, others, output)
-    if method is None:
-        about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
-        method = "rollout" if about_state or edges not in (None, "answer") else METHOD
-    _check(method, edges, normalize, answer, of, as_page)
     share = read_share(residual)
     budget = read_importance(importance)
     check_sinks(sinks)
+    options = {
+        "words": words or None, "query": query, "layers": None if layer == "last" else layer, "edges": edges,
+        "normalize": normalize, "residual": share, "sinks": None if sinks == "keep" else sinks,
+        "receptive_field": receptive_field, "answer": answer, "of": of, "target": target,
+    }  # fmt: skip
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if heads is not None:
+        check_heads(heads, method, {**chosen, **({"beside": True} if paired else {})}, output)
+    if method is None:
+        about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
+        method = "rollout" if about_state or edges not in (None, "answer") else METHOD
+    own = method_name(method)
+    if own not in TEXT_METHODS:
+        *others, last = (name.replace("_", "-") if name in IMPORTANCE else name for name in TEXT_METHODS)
+        raise InputError(f"--method {method!r}: expected {', '.join(others)} or {last}")
+    if heads is None:
+        check_options([own], chosen)
     if budget is not None and not as_page:
         raise InputError(
             "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
             "tokens; attnflow compare has --importance too"
         )
-    own = method_name(method)
-    for option, name, chosen in (
-        ("--residual measured", "measured", share == "measured"),
-        ("--sinks residual", "sinks", sinks != "keep"),
-    ):
-        if chosen and as_page:
-            raise InputError(
-                f"the page computes rollout and flow with one residual weight: use {option} with the terminal, --json or "
-                "another file format"
-            )
-        if chosen and not takes(own, name):
-            raise InputError(f"{option} works with rollout and flow, not with method {method}: leave it out")
-    if method in OF_ANSWERS and (at_state or target is not None or residual is not None):
+    beyond = [name for name in chosen if name in ("edges", "answer", "sinks") or chosen[name] == "measured"]
+    on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
+    if as_page and not on_page and (paired or budget is not None):
+        reason = f"--{beyond[0]}" if beyond else f"--method {method}"
         raise InputError(
-            f"method {method} explains the model's answer: leave out --query, --layer, --target, --residual and "
-            "--receptive-field"
-        )
-    if method == "gather" and placed:
-        raise InputError(
-            "method gather explains the model's answer by its tokens: leave out --words, --query, --layer and "
-            "--receptive-field"
-        )
-    if method in IMPORTANCE and (at_state or target is not None or (words and method != "blank-out")):
-        too = "" if method == "blank-out" else "--words, "
-        raise InputError(
-            f"method {method} explains the model's answer by its tokens: leave out {too}--query, --layer, --target and "
-            "--receptive-field"
-        )
-    if receptive_field is not None and not takes(own, "receptive_field"):
-        raise InputError(
-            "--receptive-field works with rollout and flow: raw attention of one layer has no receptive field"
+            f"--beside and --importance need the page of a text, which has no {reason}: leave one of them out; without "
+            f"--beside and --importance, the page shows the values of {reason}"
         )
     check_output(output, FILES)
     silence()
     check_measure(of)
+    if edges is not None:
+        from attnflow.edges import check_choice
+
+        check_choice(edges, normalize, share, [own])
     import attnflow
 
     text = read_text(text)
@@ -214,25 +201,19 @@ def show(
     check_reads_text(loaded, text)
     if heads is not None:
         show_heads(
-            loaded,
-            item,
-            heads,
-            query,
-            target=target,
-            truncate=truncate,
-            special=special,
-            output=output,
-            as_json=as_json,
-        )
+            loaded, item, heads, query, method=None if by_default else own, layer=layer, words=words, target=target,
+            truncate=truncate, special=special, output=output, as_json=as_json,
+        )  # fmt: skip
         return
     measured: dict[str, Any] = {} if of is None else {"of": of}
-    if as_page and output is not None:
+    if on_page and output is not None:
         from attnflow.evaluate.importances import plan_of
         from attnflow.view.explain import explain, traced
 
         plan = plan_of(budget)
-        if method in IMPORTANCE:  # a named method covers every token, unless --importance sets a limit
-            plan = {"blank-out": {}, **plan} if budget is not None and method == "blank-out" else {**plan, method: {}}
+        if own in IMPORTANCE:  # a named method covers every token, unless --importance sets a limit
+            name = own.replace("_", "-")
+            plan = {"blank-out": {}, **plan} if budget is not None and own == "blank_out" else {**plan, name: {}}
 
         def explained(one: Model, of_text: Any) -> Page:
             with Stages(STAGES) as stages:
@@ -242,7 +223,7 @@ def show(
             number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
             state = {
                 "layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field,
-                "method": None if by_default else method,
+                "method": None if by_default else own.replace("_", "-") if own in IMPORTANCE else own,
             }  # fmt: skip
             with Stages(STAGES) as stages:
                 made = explain(
@@ -252,7 +233,7 @@ def show(
                     state={name: value for name, value in state.items() if value is not None},
                 )  # fmt: skip
             if method is not None and not by_default:
-                _check_opening(made, method)
+                _check_opening(made, own)
             return made
 
         first = explained(loaded, item)
@@ -273,42 +254,42 @@ def show(
         if as_json:
             print(json.dumps(page.document))
         return
-    choice = read_answer(answer)
     reason = ""
     changed = words or layer != "last" or receptive_field is not None or residual is not None or sinks != "keep"
     if loaded.hears and by_default and edges is None and not changed and _writes(loaded):
         result = _spoken(loaded, text, target, query, truncate)
         deliver(result, output, as_json, f"transcript: {result.text!r}")
         return
-    if method in OF_ANSWERS:
+    if own in ANSWER_WAYS:
         try:
-            result, headline = _of_answer(loaded, item, None if by_default else method, choice, truncate, words)
+            best = None if by_default and query is None else own
+            result, headline = _of_answer(loaded, item, best, answer, truncate, words, query)
         except InputError as e:
             if not by_default or answer is not None or edges is not None:
                 raise
-            method, reason = "rollout", str(e)
-    if method in IMPORTANCE:
-        whole = {"unit": "word"} if words else {}
-        result, headline = _importance(loaded, item, method, answer=choice, truncate=truncate, **measured, **whole)
-    elif method not in OF_ANSWERS:
+            own, reason = "rollout", str(e)
+    if own in IMPORTANCE:
+        result, headline = _importance(loaded, item, own, words, answer=answer, truncate=truncate, **measured)
+    elif own not in ANSWER_WAYS:
+        kind = GATHERED_EDGES if own in GATHERED and edges is None else edges
         trace = loaded.trace(
-            item, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=choice, **measured
+            item, target=target, truncate=truncate, edges=kind, normalize=normalize, answer=answer, **measured
         )
         if words:
             trace = trace.words()
         position = read_query(query, len(trace.tokens))
         number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
         if output is None and not as_json:
-            for name, value in (("layer", layer), ("query", position)):
+            for name, value in (("query", position), ("layer", layer)):
                 if value == "all":
                     raise InputError(f"--{name} all: a table shows one {name}; use --json or --output for all of them")
-        if method == "gather":
-            result = trace.gather(share if isinstance(share, float) else None)
-        elif method == "raw":
+        if own in GATHERED:
+            result = trace.gather(1.0 if own == "columns" else share if isinstance(share, float) else None)
+        elif own == "raw":
             result = trace.raw(position, number, sinks)
         else:
-            options = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
-            result = getattr(trace, method)(position, number, **options)
+            more = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
+            result = getattr(trace, own)(position, number, **more)
         headline = _headline(trace)
     if reason:
         progress(f"attnflow: showing rollout, because there are no answer edges: {reason.split('. ')[0]}")
@@ -317,51 +298,12 @@ def show(
     deliver(result, output, as_json, headline)
 
 
-def _check(
-    method: str, edges: str | None, normalize: str | None, answer: str | None, of: str | None, as_page: bool
-) -> None:
-    """Refuse options that would have no effect, before a model is loaded."""
-    if method not in (*PROPAGATIONS, *IMPORTANCE):
-        raise InputError(
-            f"--method {method!r}: expected {', '.join((*PROPAGATIONS, *IMPORTANCE[:-1]))} or {IMPORTANCE[-1]}"
-        )
-    if normalize is not None and edges is None:
-        raise InputError("--normalize needs --edges: add --edges, or leave --normalize out")
-    for option, value in (("--answer", answer), ("--of", of)):
-        if value is None or takes(method_name(method), option.removeprefix("--"), edges):
-            continue
-        others = "answer edges, " if option == "--answer" else ""
-        if edges is None or edges == "answer":
-            raise InputError(
-                f"{option} works with {others}importance ({', '.join(IMPORTANCE)}) and gradient edges: give one of these "
-                "with --method or --edges, or leave it out"
-            )
-        if "gradient" not in edges:
-            raise InputError(
-                f"{option} works with gradient edges, and {edges} edges do not depend on the answer: leave it out"
-            )
-    if method in OF_ANSWERS and edges not in (None, "answer"):
-        raise InputError(f"method {method} uses answer edges, not {edges}: leave --edges out")
-    if edges is not None and method in IMPORTANCE:
-        raise InputError(f"method {method} uses no edges: leave --edges out")
-    if method == "gather" and edges is None:
-        raise InputError("method gather sums gradient edges: give --edges attention-gradient or --edges gradient")
-    if as_page and edges is not None:
-        raise InputError(
-            "the page shows attention weights: use --edges with the terminal, --json or another file format"
-        )
-    if as_page and answer is not None:
-        raise InputError(
-            "the page explains the model's own answer: use --answer with the terminal, --json or another file format"
-        )
-
-
 def _check_opening(page: Page, method: str) -> None:
     """Check that a page has the answer edges of the method it should open with; it has one kind of them, or none."""
     names = [importance["name"] for importance in page.document["importance"]]
-    if method not in OF_ANSWERS or method in names:
+    if method not in ANSWER_WAYS or method in names:
         return
-    others = [name for name in names if name in OF_ANSWERS]
+    others = [name for name in names if name in ANSWER_WAYS]
     reason = f"has {others[0]}" if others else f"has no answer edges. {page.document['missing']}".rstrip(". ")
     raise InputError(
         f"method {method}: the page of this text {reason}; leave --method out, or use the terminal, --json or another file "
@@ -390,7 +332,13 @@ def _spoken(model: Model, sound: str, target: str | None, query: str | None, tru
 
 
 def _of_answer(
-    model: Model, text: Any, method: str | None, answer: int | str | None, truncate: bool, words: bool
+    model: Model,
+    text: Any,
+    method: str | None,
+    answer: int | str | None,
+    truncate: bool,
+    words: bool,
+    query: str | None,
 ) -> tuple[TokenAttention, str | None]:
     """Return what the answer takes from each token, and a headline with the model's prediction.
 
@@ -399,15 +347,16 @@ def _of_answer(
     if _writes(model):
         raise InputError(f"{model!r} is an encoder-decoder: attnflow answer explains the text that it writes")
     trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
+    trace = trace.words() if words else trace
     if method is None:
         result = trace.sources()
     elif method == INPUTS:
         result = trace.answer_inputs(signed="shares")
     else:
-        result = trace.answer_rows()
+        result = trace.answer_rows(read_query(query, len(trace.tokens)))
     about = result.provenance["answer"]
     headline = _answer_line(about) if answer is not None else _headline(trace)
-    return result.words() if words else result, headline
+    return result, headline
 
 
 def _headline(trace: Trace) -> str | None:
@@ -417,13 +366,14 @@ def _headline(trace: Trace) -> str | None:
     return f"{trace.prediction.kind}: {answers}"
 
 
-def _importance(model: Model, text: Any, method: str, **options: Any) -> tuple[TokenAttention, str]:
-    """Return the importance of each token, and a headline with the answer."""
+def _importance(model: Model, text: Any, method: str, words: bool, **options: Any) -> tuple[TokenAttention, str]:
+    """Return the importance of each token or word, and a headline with the answer."""
+    whole = {"unit": "word"} if words and method == "blank_out" else {}  # blank whole words rather than add up
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # the result says so too
-        result: TokenAttention = getattr(model, method.replace("-", "_"))(text, **options)
+        result: TokenAttention = getattr(model, method)(text, **options, **whole)
     answer = result.provenance["answer"]
-    return result, _answer_line(answer)
+    return result.words() if words else result, _answer_line(answer)
 
 
 def _answer_line(answer: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from attnflow.corpus.corpus_options import Options, Request
 from attnflow.corpus.parallel_plan import parallel_plan
 from attnflow.corpus.plan import Shard, plan
 from attnflow.errors import InputError, JobError, a_type
+from attnflow.files import check_folder_name
 from attnflow.flow import cores
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
@@ -240,6 +241,12 @@ def _processes(processes: int | None, device: str, cpus: int, at_once: bool) -> 
 def _check_output(output: Path, resume: bool) -> None:
     if output.exists() and not output.is_dir():
         raise InputError(f"the output {str(output)!r} is a file: give a folder")
+    folder = str(output.with_suffix(""))
+    check_folder_name(
+        output,
+        "Parquet files",
+        f"pandas.read_parquet({folder!r}) reads it, and export_corpus({folder!r}, 'table.csv') makes one CSV of it",
+    )
     lines = read_manifest(output)
     if lines and not resume:
         state, todo = ("finished", "check it") if lines[-1].get("finished") is True else ("begun", "continue it")

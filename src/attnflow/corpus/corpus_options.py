@@ -14,11 +14,11 @@ from attnflow._arrays import positions
 from attnflow.corpus.schema import score_columns
 from attnflow.errors import InputError
 from attnflow.graph import check_residual
-from attnflow.method_table import GATHERED, LAYERED, TEXT_METHODS, is_about_answer, method_name, takers, takes
+from attnflow.method_table import FOLLOWED, GATHERED, LAYERED, TEXT_METHODS, check_options, is_about_answer, method_name
 from attnflow.receptive import check_mode
 from attnflow.selection import read_layer, select_layers
 from attnflow.sinks import check_sinks
-from attnflow.source_methods import ANSWER_WAYS, METHODS, TOKENS
+from attnflow.source_methods import ANSWER_WAYS, METHOD, METHODS, TOKENS
 
 BATCH_TOKENS = 2048
 BATCH_TOKENS_GPU = 65536
@@ -30,14 +30,18 @@ TOGETHER = ("gradient", "attention-gradient", "answer")
 """Edges about answers that `attnflow.edges.batched` computes for many texts at once."""
 
 DEFAULT = "rollout"
-CHANGING = ("query", "layers", "residual", "receptive_field", "sinks", "edges", "answer", "answer_column", "of")
+CHANGING = (
+    "words", "query", "layers", "residual", "receptive_field", "sinks", "edges", "normalize", "answer", "answer_column",
+    "of",
+)  # fmt: skip
 """Options that change what methods compute; each must apply to at least one method of the job."""
 OF_TEXTS = ("query", "receptive_field", "words", "truncate", "memory", "pair", "normalize", "of")
 OF_WRITING = ("max_new_tokens", "unit", "span", "occurrence", "chat")
 """`OF_TEXTS` options do not apply to written answers; `OF_WRITING` options apply to nothing else."""
 
-_FOLLOWED = ("raw", "rollout", "flow")
-WRITTEN = {"layers": _FOLLOWED, "sinks": _FOLLOWED, "residual": _FOLLOWED[1:], "edges": (*_FOLLOWED, *GATHERED)}
+INSTEAD = {"query": "give span=, a part of each answer, instead", "words": "give unit='word' instead"}
+"""What does for written answers what an option does for texts."""
+WRITTEN = {"layers": FOLLOWED, "sinks": FOLLOWED, "residual": FOLLOWED[1:], "edges": (*FOLLOWED, *GATHERED)}
 """The methods for written answers that take each option."""
 
 
@@ -116,6 +120,7 @@ class Options:
         of_each = self.answer is None and self.answer_column is None and self.of != "difference"
         return (
             of_each
+            and (self.query is None or METHOD not in self.methods)
             and not (others and self.layered)
             and others <= {*GATHERED, *ANSWER_WAYS}
             and self.edges in (None, *TOGETHER)
@@ -239,33 +244,19 @@ class Request:
         else:
             self._check_texts()
         if self.edges is not None or self.of is not None:  # these checks import torch
-            from attnflow.edges import normalization_of
+            from attnflow.edges import check_choice
             from attnflow.importance.question import check_of
 
             if self.edges is not None:
-                normalization_of(self.edges, self.normalize)
+                check_choice(self.edges, self.normalize, self.residual, self.names)
             if self.of is not None:
                 check_of(self.of)
 
     def _check_texts(self) -> None:
-        names, edges = self.names, self.edges
         for name in (name for name in OF_WRITING if name in self.chosen):
             raise InputError(f"{name}={self.chosen[name]!r} requires answers=True: give that too, or leave it out")
-        if self.normalize is not None and edges is None:
-            raise InputError(f"normalize={self.normalize!r} requires edges=: give that too, or leave it out")
         self._check_memory()
-        self._check_gathered("give edges='attention-gradient', 'gradient' or 'answer'")
-        for name in (name for name in CHANGING if name in self.chosen):
-            value = self.chosen[name]
-            option = {"answer_column": "answer"}.get(name, "measured" if value == "measured" else name)
-            own = name == "edges" and edges == "answer" and bool(set(names) & set(ANSWER_WAYS))
-            if own or any(takes(method, option, edges) for method in names):
-                continue
-            more = ", and edges by gradients" if option in ("answer", "of") else ""
-            others = f"{', '.join(takers(option))}{more}, not to {', '.join(names)}"
-            raise InputError(f"{name}={value!r} applies to {others}: leave it out")
-        for method in (name for name in names if self.words and not takes(name, "words")):
-            raise InputError(f"words=True does not work with {method}, which scores tokens: leave one of them out")
+        check_options(self.names, {name: self.chosen[name] for name in CHANGING if name in self.chosen})
 
     def _check_memory(self) -> None:
         """Refuse what needs a matrix if memory is "linear"."""
@@ -287,16 +278,10 @@ class Request:
                 f'{what} does not work with memory="linear", which supports raw and rollout: leave one of them out'
             )
 
-    def _check_gathered(self, advice: str) -> None:
-        needs = not self.answers  # written answers are gathered from answer edges by default
-        for method in (name for name in self.names if name in GATHERED):
-            if (self.edges is None and needs) or (self.edges is not None and not is_about_answer(self.edges)):
-                others = "" if self.edges is None else f", and edges={self.edges!r} are not about an answer"
-                raise InputError(f"method {method!r} adds up edges by gradients{others}: {advice}")
-
     def _check_answers(self) -> None:
         for name in (name for name in OF_TEXTS if name in self.chosen):
-            raise InputError(f"{name}={self.chosen[name]!r} does not work with answers=True: leave one of them out")
+            advice = INSTEAD.get(name, "leave one of them out")
+            raise InputError(f"{name}={self.chosen[name]!r} does not work with answers=True: {advice}")
         writing = self.writing
         assert writing is not None
         if writing.unit not in UNITS:
@@ -315,7 +300,8 @@ class Request:
                     f"max_new_tokens={self.max_new_tokens} limits what the model writes, but "
                     f"{name}={self.chosen[name]!r} already gives the answer: leave one of them out"
                 )
-        self._check_gathered("leave edges out, or give those of an answer")
+        if set(self.names) & set(GATHERED) and self.edges is not None:
+            check_options(self.names, {"edges": self.edges})
         for name in (name for name in WRITTEN if name in self.chosen and not set(self.names) & set(WRITTEN[name])):
             names = ", ".join(self.names) or "the default method"
             raise InputError(

@@ -35,7 +35,7 @@ from attnflow.flow import flow
 from attnflow.flow_batches import batch_flows
 from attnflow.graph import with_residual
 from attnflow.importance.question import answer_text
-from attnflow.method_table import GATHERED
+from attnflow.method_table import GATHERED, GATHERED_EDGES
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
@@ -150,13 +150,12 @@ class Stacked:
 
     def _added_up(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
         """Add up over all layers what the edges carry to the answer."""
-        options, edges = self.options, self.options.edges
+        options, edges = self.options, self.options.edges or GATHERED_EDGES
         methods = options.methods
         values: dict[str, Tensor] = {}  # one per method, [text, input]
         gathered = [method for method in methods if method in GATHERED]
         answers: Answers | None = None
         if gathered and edges != "answer":
-            assert edges is not None
             graph = edges_of(batch, edges, options.of or "logit")
             answers = graph.answers
             for method in gathered:
@@ -176,7 +175,7 @@ class Stacked:
         stack = torch.stack([values[method].float()[:, None] for method in methods])  # [method, text, 1, input]
         places = answers.places
         copies = Copies([stack, *([] if places is None else [places])], self._best(answers))
-        record = json.dumps({**self._record("answer" if edges is None else edges), **recipe_of(options)})
+        record = json.dumps({**self._record(edges), **recipe_of(options)})
 
         def part() -> Part:
             (scores, *more), best = copies.arrays()

@@ -76,7 +76,7 @@ def summarize(
 
 
 def _summarized(folder: Path, layer: int | None, texts: int, source: str | Path | None) -> dict[str, Any]:
-    settings, finished = _manifest(folder)
+    settings, finished = read_job(folder)
     paths = sorted(folder.glob("part-*.parquet"))
     if not paths:
         raise InputError(f"{str(folder)!r} has no finished shard yet: resume the job first")
@@ -245,7 +245,7 @@ def _find_contexts(
                 contexts.add(aside(batch, scored, sink), slots, groups, scored)
 
 
-def _manifest(folder: Path) -> tuple[dict[str, Any], bool]:
+def read_job(folder: Path) -> tuple[dict[str, Any], bool]:
     """Return the settings, and whether the job is finished."""
     lines = read_manifest(folder)
     if not lines or lines[0].get("format") != "attnflow.corpus":

@@ -61,7 +61,13 @@ def explained(model: Model, checked: Checked, options: Options, encoded: Sequenc
 def _needs_attention(options: Options) -> bool:
     """Return whether rows need the attention graph, or labels that no other pass gives."""
     plain = options.edges is None and bool(options.layered)
-    return plain or (options.edges is None and not set(options.methods) & set(ANSWER_WAYS))
+    return plain or (options.edges is None and not _needs_answer_edges(options))
+
+
+def _needs_answer_edges(options: Options) -> bool:
+    """Return whether a method adds up answer edges, whatever the edges of the others are."""
+    own = (*ANSWER_WAYS, *GATHERED) if options.edges is None else ANSWER_WAYS
+    return bool(set(options.methods) & set(own))
 
 
 def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace | None) -> Explained:
@@ -69,9 +75,9 @@ def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace 
     label = label_of(model, options, encoded)
     edges = options.edges
     edged = answered = None
-    if edges is not None and any(takes(method, "edges") for method in options.methods):
+    if edges is not None and any(takes(method, "edges") for method in options.methods if method not in ANSWER_WAYS):
         edged = model.trace(encoded, edges=edges, normalize=options.normalize, answer=label, of=options.of or "logit")
-    if any(method in ANSWER_WAYS for method in options.methods):
+    if _needs_answer_edges(options):
         answered = (
             edged if edges == "answer" and edged is not None else model.trace(encoded, edges="answer", answer=label)
         )
@@ -89,7 +95,7 @@ def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace 
     for method in options.methods:
         if method in options.layered:
             continue
-        result = _about_answer(model, method, options, encoded, label, edged, answered)
+        result = _about_answer(model, method, options, encoded, label, edged or answered, answered)
         scores[method] = result.values[0]
         places = places or result.queries
         records += [result.provenance["answer"]] if "answer" in result.provenance else []
@@ -113,17 +119,22 @@ def _about_answer(
     """Return one number per token or word, about the answer."""
     if method in IMPORTANCE:
         more: dict[str, Any] = {} if options.of is None else {"of": options.of}
-        more |= {"unit": "word"} if options.words else {}
+        more |= {"unit": "word"} if options.words and method == "blank_out" else {}
         with warnings.catch_warnings():
             # it would repeat for thousands of texts
             warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)
             result: TokenAttention = getattr(model, method)(encoded, answer=label, **more)
-        return result
-    if method in GATHERED:
+    elif method in GATHERED:
         assert edged is not None
-        return edged.gather(1.0 if method == "columns" else options.gather_residual)
-    assert answered is not None
-    result = answered.answer_inputs(signed="shares") if method == INPUTS else answered.answer_rows()
+        result = edged.gather(1.0 if method == "columns" else options.gather_residual)
+    elif method == INPUTS:
+        assert answered is not None
+        result = answered.answer_inputs(signed="shares")
+    else:
+        assert answered is not None
+        over = answered.words() if options.words else answered
+        query = None if options.query is None else places_of(options.query, over.tokens, None)
+        return over.answer_rows(query)
     return result.words() if options.words else result
 
 

@@ -7,7 +7,7 @@ weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -38,6 +38,7 @@ from attnflow.importance.question import (
     question_of,
     score,
 )
+from attnflow.method_table import LAYERED
 
 PassT = TypeVar("PassT", bound=Pass)
 
@@ -59,6 +60,17 @@ def normalization_of(name: str, normalize: str | None) -> str:
     if how not in NORMALIZE:
         raise InputError(f"normalize={normalize!r}: expected one of {', '.join(map(repr, NORMALIZE))}")
     return how
+
+
+def check_choice(name: str, normalize: str | None, residual: object, methods: Sequence[str]) -> None:
+    """Check edges and their options before a model is loaded. residual: None unless it was chosen."""
+    normalization_of(name, normalize)
+    followed = [method for method in methods if method in LAYERED]
+    if EDGES[name].whole and residual is not None and followed and "gather" not in methods:
+        raise InputError(
+            f"residual={residual!r} has no effect with edges={name!r}, which already include the residual connection: "
+            "leave it out, or choose other edges"
+        )
 
 
 def reweighed(trace: PassT, name: str, normalize: str | None = None) -> PassT:

@@ -281,8 +281,6 @@ def _measured(provenance: Mapping[str, Any]) -> str:
 def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:
     """Return `Trace.gather` as a tensor [input]."""
     check_gather_field(receptive_field)
-    if trace.inside is None and trace.provenance.get("unit") == "word":
-        raise InputError("gather needs tokens: call it before words(), which keeps only the graph")
     seen, name = inside(trace), str(trace.provenance.get("edges"))
     if seen.answer is None or not EDGES[name].gradient:
         raise InputError(

@@ -14,15 +14,14 @@ from attnflow.importance.blank import blank_token
 from attnflow.importance.gradients import embedding_layer, embeddings
 from attnflow.importance.question import (
     Question,
+    answer_scores,
     check_difference,
     check_of,
     is_saturated,
-    logits_at,
     logits_of,
     many,
     questions,
     result,
-    score,
     warn_saturated,
 )
 from attnflow.importance.tiles import cover_of
@@ -90,8 +89,8 @@ def integrated_gradients(
             summed = q.tiles.sums(values.detach().double())[0].cpu().numpy()
             results.append(result(model, q, summed, "integrated gradients", **options, delta=float(delta[0])))
             continue
-        with embeddings(model, q.tensors["input_ids"]) as read:
-            logits_of(model, q.tensors)
+        with embeddings(model, q.forced["input_ids"]) as read:
+            logits_of(model, q.forced)
         if read.calls != 1 or len(read.leaves) != 1:
             raise InputError(
                 f"integrated gradients need a model that embeds its tokens once, and {type(model.model).__name__} uses its "
@@ -100,10 +99,10 @@ def integrated_gradients(
         method = captum.LayerIntegratedGradients(_explained(model, q, of), embedding_layer(model))
         with torch.enable_grad():
             values, delta = method.attribute(
-                model.placed(q.tensors)["input_ids"], baselines=_blank(model, q, by), n_steps=steps,
+                model.placed(q.forced)["input_ids"], baselines=_blank(model, q, by), n_steps=steps,
                 internal_batch_size=BATCH, return_convergence_delta=True,
             )  # fmt: skip
-        summed = values[0].detach().double().sum(-1).cpu().numpy()
+        summed = values[0, : q.length].detach().double().sum(-1).cpu().numpy()
         results.append(result(model, q, summed, "integrated gradients", **options, delta=float(delta[0])))
     return results if isinstance(text, list) else results[0]
 
@@ -151,14 +150,14 @@ def shapley(
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             values = method.attribute(
-                model.placed(q.tensors)[_main(q)], baselines=_blank(model, q, by),
+                model.placed(q.forced)[_main(q)], baselines=_blank(model, q, by),
                 feature_mask=_features(model, q), n_samples=samples, perturbations_per_eval=BATCH,
             )  # fmt: skip
         options: dict[str, Any] = {"of": of, "by": _named(model, q, by), "samples": samples, "seed": seed}
         if q.tiles is not None:  # all pixels of a patch have its value
             corners = values[:, 0, :: q.tiles.height, :: q.tiles.width][:, : q.tiles.rows, : q.tiles.columns]
             values = q.tiles.positions(corners.flatten(1))
-        numbers = values[0].double().cpu().numpy()
+        numbers = values[0, : q.length].double().cpu().numpy()
         numbers[list(q.encoded.special)] = 0
         results.append(result(model, q, numbers, "shapley", **options))
     return results if isinstance(text, list) else results[0]
@@ -166,7 +165,7 @@ def shapley(
 
 def _questions(model: Runner, text: Any, answer: Any, of: str, truncate: bool) -> list[Question]:
     check_of(of)
-    about = questions(model, *many(text, answer), truncate)
+    about = questions(model, *many(text, answer), truncate, several=True)
     check_difference(about, of)
     warn_saturated([question for question in about if is_saturated(question, of)], stacklevel=4)
     return about
@@ -199,25 +198,29 @@ def _named(model: Runner, question: Question, by: str | int | None) -> str:
     return str(model.tokenizer.convert_ids_to_tokens(token)) if model.tokenizer is not None else str(token)
 
 
+def _kept(question: Question) -> Tensor:
+    """Return which tokens stay as they are: special ones, which belong to every text, and those of a longer answer."""
+    return torch.tensor([*question.encoded.special, *(True,) * len(question.rest)])
+
+
 def _blank(model: Runner, question: Question, by: str | int | None) -> Tensor:
-    """Return the text with a blank for every token but the special ones, which belong to every text; or the image with
-    all patches covered."""
-    main = model.placed(question.tensors)[_main(question)]
+    """Return the text with a blank for every other token, or the image with all patches covered."""
+    main = model.placed(question.forced)[_main(question)]
     if question.tiles is not None:
         return cover_of(by).over(main, question.tiles, range(question.tiles.before, question.length))
     ids = main.clone()
-    ids[0, ~torch.tensor(question.encoded.special)] = blank_token(model, by)
+    ids[0, ~_kept(question)] = blank_token(model, by)
     return ids
 
 
 def _features(model: Runner, question: Question) -> Tensor:
-    """Return the feature of each token: special tokens share one, which changes nothing; every other token has its own.
+    """Return the feature of each token: those that stay share one, which changes nothing; every other token has its own.
     The pixels of a patch share one."""
     if question.tiles is not None:
         return question.tiles.numbers(model.placed(question.tensors)[PIXELS])
-    special = torch.tensor(question.encoded.special)
-    numbers = torch.where(special, 0, torch.cumsum(~special, 0))
-    if not special.any():
+    kept = _kept(question)
+    numbers = torch.where(kept, 0, torch.cumsum(~kept, 0))
+    if not kept.any():
         numbers -= 1
     return numbers[None].to(model.device)
 
@@ -227,9 +230,9 @@ def _explained(model: Runner, question: Question, of: str) -> Callable[[Tensor],
     main = _main(question)
 
     def run(ids: Tensor) -> Tensor:
-        rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.tensors.items() if k != main}
-        logits = logits_of(model, {main: ids, **rest}, grad=torch.is_grad_enabled())
-        rows = torch.stack([logits_at(row, question.place) for row in logits])
-        return score(model, question.kind, rows, question.chosen, question.against or 0, of)
+        rest = {k: x.repeat(len(ids), *[1] * (x.dim() - 1)) for k, x in question.forced.items() if k != main}
+        count = len(question.answer)
+        logits = logits_of(model, {main: ids, **rest}, grad=torch.is_grad_enabled(), keep=count)
+        return answer_scores(model, [question] * len(ids), logits, of)
 
     return run

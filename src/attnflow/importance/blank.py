@@ -71,8 +71,9 @@ def blank_out(
     text: a text, a pair, a dict of tensors, or an image for an image classifier; or a list of these, for a list of results.
         The tokens of an image are its patches.
     answer: y, the class or the token by name or number; by default the model's own answer. For a list of texts, a list. For
-        a model that writes the next token, also a text of several tokens, exactly as written (a space before it counts): y
-        is then all of them in order, by the product of their probabilities or the sum of their logits or log-odds.
+        a model that writes the next token, also a text of several tokens: y is then all of them in order, by the product of
+        their probabilities or the sum of their logits or log-odds. A missing space before it is added if that makes it one
+        token, or likelier.
     by: what replaces the token: "unk", "mask", "pad", "remove" for nothing, or the id of a token. The default is the first
         of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which. A patch of an image is covered
         by "mean" (the default), which is 0 in normalised pixels, the mean colour that the image processor subtracts; or by

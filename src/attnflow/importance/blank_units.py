@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnflow.capture.inputs import Encoded
 from attnflow.errors import InputError
 from attnflow.texts import units as text_units
-from attnflow.texts.units import Range
 
 BLANK_UNITS = ("token", "word", "sentence")
 
@@ -60,7 +58,7 @@ def units_of(encoded: Encoded, unit: str) -> BlankUnits:
 def _sentences(encoded: Encoded) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
     """Return the tokens of each sentence and its text. A sentence has the tokens of its words and those between them."""
     ranges = text_units.sentences(encoded.text)
-    of_words = text_units.assign(_word_ranges(encoded.text, encoded.word_texts), ranges)
+    of_words = text_units.assign(text_units.word_ranges(encoded.text, encoded.word_texts), ranges)
     sentence_of = {word: number for number, words in enumerate(of_words) for word in words}
     groups: list[list[int]] = [[] for _ in ranges]
     for i, word in enumerate(encoded.word_ids):
@@ -69,13 +67,3 @@ def _sentences(encoded: Encoded) -> tuple[tuple[tuple[int, ...], ...], tuple[str
     keep = [number for number, group in enumerate(groups) if group]
     texts = tuple(encoded.text[ranges[number][0] : ranges[number][1]].strip() for number in keep)
     return tuple(tuple(groups[number]) for number in keep), texts
-
-
-def _word_ranges(text: str, words: Sequence[str]) -> list[Range]:
-    """Return where each word is, each after the one before; an empty range for a word that is not found as written."""
-    ranges, at = [], 0
-    for word in words:
-        start = text.find(word, at)
-        ranges.append((at, at) if start < 0 else (start, start + len(word)))
-        at = ranges[-1][1]
-    return ranges

@@ -146,8 +146,8 @@ def question_of(model: Runner, encoded: Encoded, row: Tensor, label: Any, severa
     kind, place = answered(model, row[None], torch.empty(0) if ids is None else ids[0])
     logits = logits_at(row, place)
     rest: list[int] = []
-    if several and kind == "next token" and isinstance(label, str):
-        label, *rest = _tokens(model.tokenizer, label)
+    if kind in ("next token", "masked token") and isinstance(label, str):
+        label, *rest = _tokens(model, kind, label, encoded.text, logits, several)
     chosen = int(logits.argmax()) if label is None else _chosen(model, kind, label, len(logits))
     against = None
     if len(logits) > 1:
@@ -428,21 +428,35 @@ def answer_text(model: Runner, kind: str, answer: list[int]) -> str:
     return piece(model, answer[0]) if len(answer) == 1 else str(tokenizer.decode(answer))
 
 
-def _tokens(tokenizer: Any, label: str) -> list[Any]:
-    """Return the tokens of an answer as written, if there are several and all are known; else the text itself."""
-    if tokenizer is None or not label or _one_token(tokenizer, label) is not None:
-        return [label]
-    ids = tokenizer(label, add_special_tokens=False)["input_ids"]
-    known = len(ids) > 1 and getattr(tokenizer, "unk_token_id", None) not in ids
-    return [int(i) for i in ids] if known else [label]
+def _tokens(model: Runner, kind: str, label: str, text: str, logits: Tensor, several: bool) -> list[int]:
+    """Return the tokens of an answer that continues the text, or fills its mask.
 
-
-def _one_token(tokenizer: Any, label: str) -> int | None:
-    for text in (label, " " + label):
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(ids) == 1 and ids[0] != getattr(tokenizer, "unk_token_id", None):
-            return int(ids[0])
-    return None
+    A word in a running text begins with a space, which users leave out: of the two writings, one that is a single token is
+    meant, else the one that begins likelier.
+    """
+    if model.tokenizer is None:
+        raise InputError(f"answer={label!r}: this model was wrapped without a tokenizer; give the id of a token")
+    spaced = [] if label[:1].isspace() or text[-1:].isspace() else [f" {label}"]
+    unknown_id = getattr(model.tokenizer, "unk_token_id", None)
+    writings = [model.tokenizer(one, add_special_tokens=False)["input_ids"] for one in (label, *spaced)]
+    known = [[int(i) for i in ids] for ids in writings if ids and unknown_id not in ids]
+    if not label.strip() or not known:
+        reason = "is empty" if not label.strip() else "contains text that the tokenizer does not know"
+        raise TextError.of(
+            "answer", f"answer={label!r} {reason}: expected a text of known tokens, or the id of a token"
+        )
+    known = [ids for ids in known if len(ids) == 1] or known
+    tokens = max(known, key=lambda ids: float(logits[ids[0]]))
+    if len(tokens) > 1 and (kind == "masked token" or not several):
+        pieces = ", ".join(repr(piece(model, token)) for token in tokens)
+        advice = (
+            "one mask stands for one token, so give the text of one, or its id"
+            if kind == "masked token"
+            else "edges explain one token, so give one; blank_out, gradient, integrated_gradients, shapley and "
+            "Model.answer take several"
+        )
+        raise TextError.of("answer", f"answer={label!r} is {len(tokens)} tokens ({pieces}): {advice}")
+    return tokens
 
 
 def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
@@ -455,12 +469,10 @@ def _chosen(model: Runner, kind: str, label: Any, count: int) -> int:
         names = {name: i for i, name in model.class_names.items()}
         if isinstance(label, str) and label in names:
             return names[label]
+        if isinstance(label, str) and re.fullmatch("[0-9]+", label):  # options and columns are texts
+            return _chosen(model, kind, int(label), count)
         shown = ", ".join(map(repr, names)) or f"0 to {count - 1}"
         raise TextError.of("answer", f"answer={label!r} is not a class of this model: expected one of {shown}")
-    if isinstance(label, str) and label and model.tokenizer is not None:
-        token = _one_token(model.tokenizer, label)
-        if token is not None:
-            return token
     raise TextError.of(
         "answer", f"answer={label!r} is not one token of this model: expected the text of one token, or its id"
     )

@@ -19,22 +19,23 @@ _WAYS = (
 )
 
 
-def find_span(text: str, span: Span, offsets: Sequence[Range]) -> list[int]:
+def find_span(text: str, span: Span, offsets: Sequence[Range], whole: str = "answer") -> list[int]:
     """Return the numbers of the tokens that a span names.
 
     text: what the tokens spell.
     offsets: the character range of each token.
     span: a text that occurs once; (text, n) for its n-th occurrence, from 1; a token number; or (start, stop) or a
         slice of token numbers, without stop.
+    whole: what the text is, for error messages.
 
     >>> find_span("the old key", "key", [(0, 3), (3, 7), (7, 11)])
     [2]
     """
     count = len(offsets)
     if isinstance(span, str):
-        return _of_text(text, span, None, offsets)
+        return _of_text(text, span, None, offsets, whole)
     if isinstance(span, tuple) and len(span) == 2 and isinstance(span[0], str) and _is_number(span[1]):
-        return _of_text(text, span[0], int(span[1]), offsets)
+        return _of_text(text, span[0], int(span[1]), offsets, whole)
     if isinstance(span, slice) and all(x is None or _is_number(x) for x in _ends(span)) and span.step != 0:
         tokens = list(range(count))[span]
     elif _is_number(span):
@@ -61,14 +62,14 @@ def _is_number(x: object) -> TypeGuard[int]:
     return isinstance(x, Integral) and not isinstance(x, bool)
 
 
-def _of_text(text: str, span: str, occurrence: int | None, offsets: Sequence[Range]) -> list[int]:
+def _of_text(text: str, span: str, occurrence: int | None, offsets: Sequence[Range], whole: str) -> list[int]:
     piece = span.strip()
     if not piece:
         raise InputError(f"span is {span!r}, an empty text: expected {_WAYS}")
     places = _places(text, piece)
     if not places:
         raise InputError(
-            f"the span {piece!r:.80} does not occur in the answer {_shown(text)!r}: give a part of the answer, as "
+            f"the span {piece!r:.80} does not occur in the {whole} {_shown(text)!r}: give a part of the {whole}, as "
             "written"
         )
     if occurrence is None and len(places) > 1:
@@ -77,13 +78,13 @@ def _of_text(text: str, span: str, occurrence: int | None, offsets: Sequence[Ran
         )
         more = f"; and {len(places) - 9} more" if len(places) > 9 else ""
         raise InputError(
-            f"the span {piece!r:.80} occurs {len(places)} times in the answer: choose one of {choices}{more}; or "
+            f"the span {piece!r:.80} occurs {len(places)} times in the {whole}: choose one of {choices}{more}; or "
             "give (start, stop), token numbers"
         )
     number = 1 if occurrence is None else occurrence
     if not 1 <= number <= len(places):
         raise InputError(
-            f"the span {piece!r:.80} occurs {len(places)} times in the answer, so there is no number {number}: "
+            f"the span {piece!r:.80} occurs {len(places)} times in the {whole}, so there is no number {number}: "
             f"expected a number from 1 to {len(places)}"
         )
     start = places[number - 1]

@@ -130,6 +130,16 @@ def words(text: str) -> list[Range]:
     return [m.span() for m in WORD.finditer(text)]
 
 
+def word_ranges(text: str, words: Sequence[str]) -> list[Range]:
+    """Return where each word is, each after the one before; an empty range for a word that is not found as written."""
+    ranges, at = [], 0
+    for word in words:
+        start = text.find(word, at)
+        ranges.append((at, at) if start < 0 else (start, start + len(word)))
+        at = ranges[-1][1]
+    return ranges
+
+
 def assign(offsets: Sequence[Range], ranges: Sequence[Range]) -> list[list[int]]:
     """Return the tokens of each range. A token goes to the range it overlaps most, the first of equals, or to none.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.corpus.summary import SHOWN, summarize
 from attnflow.errors import InputError
-from attnflow.files import make_folder, write_whole
+from attnflow.files import check_folder_name, make_folder, write_whole
 from attnflow.jobs.progress import track
 from attnflow.view.page import file_of
 
@@ -47,6 +47,10 @@ def write(
     allow_pickle: as in `attnflow.load`.
     say: called with a sentence about texts without a page.
     """
+    if output is not None:
+        check_folder_name(
+            Path(output), "pages", "the page is its index.html, and export_corpus() makes one CSV of the job"
+        )
     summary = summarize(folder, layer=layer, texts=texts, source=source)
     target = Path(folder) / REPORT if output is None else Path(output)
     make_folder(target)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
 from attnflow.files import write_whole
+from attnflow.method_table import FOLLOWED
 from attnflow.view import document
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def of_result(result: TokenAttention) -> Page:
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
-    other = other or recipe.get("sinks") or recipe.get("residual") == "measured"
+    other = other or recipe.get("sinks") or recipe.get("residual") == "measured" or result.method not in FOLLOWED
     if trace is None or other or not set(result.layers) <= set(document.shown_layers(trace)):
         return Page(document.of_result(result))
     selected = {
