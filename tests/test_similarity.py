@@ -187,11 +187,11 @@ def test_the_measure_that_a_folder_names(measure: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in ("integrated-gradients", "shapley")])
 def test_every_method_by_its_name(method: str) -> None:
     similarity = wrapped().similarity(*PAIR)
-    words = method != "gather"
-    sides = similarity.by(method, words=words)
+    sides = similarity.by(method)
     tokens = wordpiece().convert_ids_to_tokens(wordpiece()(PAIR[1])["input_ids"])
     assert sides.first.text == PAIR[0] and sides.second.text == PAIR[1]
-    assert len(sides.second.tokens) == (len(tokens) if not words else len(similarity.blank_out().second.tokens))
+    assert sides.second.tokens == similarity.blank_out().second.tokens
+    assert len(similarity.by(method, words=False).second.tokens) == len(tokens)
     assert all(side.query_tokens[0].startswith("sentence embedding: mean of ") for side in sides)
     assert all(side.values.any() and side.provenance["pooling"] == "mean" for side in sides)
 

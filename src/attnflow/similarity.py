@@ -102,10 +102,8 @@ class Similarity:
         if method == "blank-out":
             return self.blank_out(unit="word" if words else "token")
         if method in ("gather", "rollout"):
-            traces = self.trace("attention-gradient")
-            if method == "gather":
-                return Sides(*(trace.gather() for trace in traces))
-            return Sides(*((trace.words() if words else trace).rollout(layer=-1) for trace in traces))
+            traces = [trace.words() if words else trace for trace in self.trace("attention-gradient")]
+            return Sides(*(trace.gather() if method == "gather" else trace.rollout(layer=-1) for trace in traces))
         sides: Sides = getattr(self, method.replace("-", "_"))()
         return Sides(sides.first.words(), sides.second.words()) if words else sides
 

@@ -190,16 +190,16 @@ def test_a_unit_that_is_the_whole_prompt_is_not_left_out(attnflow: Command, plai
     assert attnflow(*words, "--unit", "word", "--verify", "1").err == ""
 
 
-def test_progress_begins_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_begins_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
     with progress.Stages({"writing": "writing: {} of {} tokens"}, console) as stages:
-        now = 1.9
+        now = 0.9
         stages("writing", 3, 40)
         assert screen.getvalue() == ""
-        now = 2.0
+        now = 1.0
         stages("writing", 4, 40)
         assert "writing: 4 of 40 tokens" in screen.getvalue()
         stages("flow", 1, 2_000)

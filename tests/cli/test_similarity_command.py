@@ -37,13 +37,12 @@ def test_both_texts_are_printed(
     assert [text["method"] for text in result["texts"]] == ["answer_inputs"] * 2
     attnflow("similarity", *PAIR, "-m", folder, "-o", str(tmp_path / "s.json"))
     assert json.loads((tmp_path / "s.json").read_text())["texts"][0]["method"] == "blank-out"
-    attnflow("similarity", *PAIR, "-m", folder, "--method", "gather", "--tokens", "-o", str(tmp_path / "s.html"))
+    attnflow("similarity", *PAIR, "-m", folder, "--method", "gather", "-o", str(tmp_path / "s.html"))
     assert "attnflow-similarity" in (tmp_path / "s.html").read_text()
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
     (["--method", "lime"], "method 'lime': expected one of blank-out, gradient"),
-    (["--method", "gather"], "method gather works with tokens: add --tokens"),
     (["-o", "s.csv"], "'s.csv' has the extension '.csv': expected one of .html, .json"),
 ])  # fmt: skip
 def test_mistakes(attnflow: Command, folder: str, words: list[str], sentence: str) -> None:

@@ -63,3 +63,29 @@ def test_nothing_is_written_where_there_is_no_terminal(monkeypatch: pytest.Monke
         stages("load", 0, 1)
         stages("blank-out", 1, 2)
     assert screen.getvalue() == ""
+
+
+def test_the_clock_moves_although_nobody_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "REFRESH", 50)
+    screen, console = terminal()
+    with progress.Stages({"load": "loading the model"}, console) as stages:
+        stages("load", 0, 1)
+        shown = len(screen.getvalue())
+        end = time.monotonic() + 8
+        while len(screen.getvalue()) < shown + 200:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    assert screen.getvalue().count("loading the model") > 2
+
+
+def test_a_stage_at_once_and_lines_above_it(capsys: pytest.CaptureFixture[str]) -> None:
+    screen, console = terminal()
+    with progress.Stages({"import": "loading torch", "run": "running"}, console) as stages:
+        stages.at_once("import")
+        assert "loading torch" in screen.getvalue()
+        stages.say("wrote a file")
+        assert capsys.readouterr().err == "wrote a file\n"
+    with progress.Stages({"import": "loading torch"}, Console(file=(file := io.StringIO()))) as stages:
+        stages.at_once("import")
+    assert file.getvalue() == ""

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     AllowPickle,
     AsJson,
@@ -24,6 +23,7 @@ from attnflow.cli.options import (
     one_image,
     progress,
     read_text,
+    start,
 )
 from attnflow.errors import InputError
 from attnflow.jobs.progress import Stages
@@ -156,7 +156,7 @@ def answer(
     text = _prompt(prompt, prompt_file)
     documents = _documents(document or ())
     place: Span | None = span if span is None or occurrence is None else (span, occurrence)
-    silence()
+    start()
     import attnflow
     from attnflow.answering import TOKENS
     from attnflow.capture.chat import has_template
@@ -177,6 +177,8 @@ def answer(
             system=system, interpret_special=interpret_special, progress=stages, image=image,
             max_new_tokens=TOKENS if tokens is None else tokens,
         )  # fmt: skip
+        stages("answer edges", 0, 1)
+        explained.sources(place, unit, method=method)  # the answer keeps what takes long, so the output comes at once
         stages.clear()
         if verify and any(len(group) == len(explained.prompt) for group in explained.prompt.units(unit).groups):
             verify = 0

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     STAGES,
     AllowPickle,
@@ -35,6 +34,7 @@ from attnflow.cli.options import (
     read_importance,
     read_share,
     read_text,
+    start,
 )
 from attnflow.errors import InputError
 from attnflow.jobs.progress import Stages
@@ -80,6 +80,7 @@ def compare(
 ) -> None:
     """Show answer edges, raw attention, rollout, flow, gradient and blank-out for one text, side by side, and how well
     they agree."""
+    start()
     from attnflow.view import comparison
 
     if sort is not None and sort not in METHODS:
@@ -90,7 +91,6 @@ def compare(
     check_output(output, comparison.WRITERS)
     import attnflow
 
-    silence()
     check_measure(of)
     text = read_text(text)
     with Stages(STAGES) as stages:

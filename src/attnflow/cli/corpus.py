@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     AllowPickle,
     AsJson,
@@ -27,6 +26,7 @@ from attnflow.cli.options import (
     Words,
     progress,
     read_share,
+    start,
 )
 from attnflow.corpus.corpus_options import UNITS
 from attnflow.corpus.export import TOP
@@ -206,10 +206,10 @@ def run(
     3. Use --resume to continue an interrupted job, and attnflow corpus report to
     make a page from the results.
     """
+    start()
     from attnflow.corpus import explain_corpus
     from attnflow.jobs.store import read_manifest
 
-    silence()
     try:
         sums = explain_corpus(
             source, output, model, methods=",".join(method) if method else None, layers=layer, query=query,
@@ -275,10 +275,10 @@ def report(
     The page shows which words receive attention, by prediction and by input
     column, with examples. It also shows how well the methods agree, and links to
     interactive pages of the texts on which they disagree most."""
+    start()
     from attnflow.corpus.summary import summarize
     from attnflow.view.corpus_page import write
 
-    silence()
     page, *_ = write(output, folder, model=model, texts=texts, source=source, allow_pickle=allow_pickle, say=progress)
     progress(f"wrote {page}")
     if as_json:

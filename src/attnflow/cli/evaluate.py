@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from attnflow.capture.silence import silence
-from attnflow.cli.options import LOADING, AllowPickle, AsJson, Dtype, progress
+from attnflow.cli.options import LOADING, STAGES, AllowPickle, AsJson, Dtype, progress, start
 from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation, correlation, dataset, evaluation_files
 from attnflow.evaluate.evaluation_tables import tables
+from attnflow.jobs.progress import Stages
 
 GRID = "With --grid"
 """Title of a panel in --help."""
@@ -128,7 +128,7 @@ def evaluate(
         result = _grid(
             source, texts[:samples], output, device=device, workers=workers, steps=steps, sanity=sanity, seed=seed,
             truncate=truncate, stages=stages.split(","), edges=None if edges is None else edges.split(","),
-            deletions=None if deletions is None else deletions.split(","), say=progress,
+            deletions=None if deletions is None else deletions.split(","),
             importances=None if importance is None else importance.split(","),
             data=file.name.encode(errors="replace").decode(),
         )  # fmt: skip
@@ -145,10 +145,13 @@ def evaluate(
             {**source, "device": device}, texts, labels, file, samples,
             importance={name: known.get(name, {}) for name in (importance or IMPORTANCES).split(",")},
             views=views.split(","), explain=explain, row=row, special=special, signed=signed, ties=ties,
-            truncate=truncate, seed=seed, say=progress,
+            truncate=truncate, seed=seed,
         )  # fmt: skip
     if output is not None:
-        for path in evaluation_files.write_folder(result, output):
+        with Stages({"write": "drawing and writing the results"}) as drawing:
+            drawing("write", 0, 1)
+            paths = list(evaluation_files.write_folder(result, output))
+        for path in paths:
             progress(f"wrote {path}")
     if as_json:
         print(json.dumps(result.to_dict()))
@@ -189,11 +192,13 @@ def _refuse(options: set[str], why: str) -> None:
 def _plain(
     source: dict[str, Any], texts: list[Any], labels: list[Any] | None, file: Path, samples: int | None, **options: Any
 ) -> Evaluation:
-    silence()
+    start()
     import attnflow
     from attnflow.importance.question import questions, writes_words
 
-    model = attnflow.load(**source)
+    with Stages(STAGES) as stages:
+        stages("load", 0, 1)
+        model = attnflow.load(**source)
     first = next((t for t in texts if not isinstance(t, str) or t.strip()), None)
     if first is not None:
         questions(model, [first], [None], truncate=True)  # refuse a model without an answer before reading labels
@@ -201,15 +206,20 @@ def _plain(
     if labels is not None and not writes_words(model):
         # a model with a single output has no classes
         labels = dataset.known_labels(labels, names, file) if len(names) > 1 else None
-    return correlation.evaluate(model, texts[:samples], None if labels is None else labels[:samples], **options)
+    with Stages({"evaluate": "evaluating"}) as stages:
+        stages("evaluate", 0, 1)
+        own = None if labels is None else labels[:samples]
+        return correlation.evaluate(model, texts[:samples], own, say=stages.say, **options)
 
 
 def _grid(source: dict[str, Any], texts: list[Any], folder: Path, **options: Any) -> Evaluation:
-    silence()
+    start()
     from attnflow.evaluate import grid
 
     try:
-        return grid.run(source, texts, folder, **options)
+        with Stages({"grid": "evaluating"}) as stages:
+            stages("grid", 0, 1)
+            return grid.run(source, texts, folder, say=stages.say, **options)
     except KeyboardInterrupt:
         progress(f"stopped; run the same command again to resume from {folder}")
         raise

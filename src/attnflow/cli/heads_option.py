@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.cli.options import deliver
+from attnflow.cli.options import STAGES, deliver
 from attnflow.errors import InputError
 from attnflow.heads import ALIGNMENTS, METHODS, HeadScore
+from attnflow.jobs.progress import Stages
 from attnflow.result import Score
 from attnflow.selection import head_name, read_head, read_layer, read_query
 
@@ -82,7 +83,9 @@ def show_heads(
 ) -> None:  # fmt: skip
     """Trace the text and keep its heads, then print or save what --heads selects."""
     chosen = read_heads(heads)
-    trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
+    with Stages(STAGES) as stages:
+        stages("model", 0, 1)
+        trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
     trace = trace.words() if words else trace
     if layer not in ("last", ALL):
         number = read_layer(layer, trace.layer_count, "last or all")

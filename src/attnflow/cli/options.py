@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from attnflow.capture.silence import silence
 from attnflow.errors import InputError
 from attnflow.files import check_writable, of_extension
-from attnflow.jobs.progress import to_stderr
+from attnflow.jobs.progress import Stages, to_stderr
 from attnflow.source_methods import SPOKEN
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ Dtype = Annotated[
 ]
 
 STAGES = {
+    "import": "loading torch and transformers",
     "load": "loading the model",
     "model": "running the model",
     "answer edges": "computing answer edges",
@@ -137,6 +139,14 @@ IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 SOUNDS = (".wav", ".mp3", ".flac", ".ogg", ".m4a")
 
 progress = to_stderr
+
+
+def start() -> None:
+    """Import torch and transformers, without their messages. It takes seconds, so a terminal says so first."""
+    with Stages(STAGES) as stages:
+        if "torch" not in sys.modules:
+            stages.at_once("import")
+        silence()
 
 
 def check_output(output: Path | None, extensions: Iterable[str]) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from attnflow.capture.silence import silence
-from attnflow.cli.options import Data, Device, numbers, progress
+from attnflow.cli.options import Data, Device, numbers, start
+from attnflow.jobs.progress import Stages
 
 
 def reproduce(
@@ -34,12 +34,16 @@ def reproduce(
     ),
 ) -> None:
     """Reproduce the paper's tables and figures, with its numbers next to ours (.json, .md, .svg, .pdf and .png)."""
-    silence()
+    start()
     from attnflow.paper.experiments import Reproduction
 
-    reproduction = Reproduction(
-        output, data=data, models=models, model=model, recipe=recipe, seeds=numbers(seeds, "--seeds", least=0),
-        samples=samples, device=device, say=progress,
-    )  # fmt: skip
-    for text in reproduction.run(what):
-        print(text)
+    with Stages({"run": f"reproducing {', '.join(what)}"}) as stages:
+        reproduction = Reproduction(
+            output, data=data, models=models, model=model, recipe=recipe, seeds=numbers(seeds, "--seeds", least=0),
+            samples=samples, device=device, say=stages.say,
+        )  # fmt: skip
+        stages("run", 0, 1)
+        for text in reproduction.run(what):
+            stages.clear()
+            print(text)
+            stages("run", 0, 1)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.capture.silence import silence
-from attnflow.cli.options import AllowPickle, Device, Dtype, TrustRemoteCode, progress
+from attnflow.cli.options import STAGES, AllowPickle, Device, Dtype, TrustRemoteCode, progress, start
 from attnflow.errors import InputError
+from attnflow.jobs.progress import Stages
 
 if TYPE_CHECKING:
     from attnflow.server.service import Served
@@ -51,7 +51,7 @@ def serve(
     except ImportError as e:
         raise InputError(f"the web app needs {e.name}: pip install 'attnflow[serve]'") from None
     with closing(listen(host, port)) as sock:  # report a taken port before loading models
-        silence()
+        start()
         from attnflow.server.app import run
         from attnflow.server.guard import own_names
         from attnflow.server.limits import Limits
@@ -103,7 +103,9 @@ def load_models(sources: list[str], **options: Any) -> list[Served]:
     from attnflow.server.service import served
 
     if not sources:
-        embedded = attnflow.load(device=options["device"], dtype=options["dtype"])
+        with Stages(STAGES) as stages:
+            stages("load", 0, 1)
+            embedded = attnflow.load(device=options["device"], dtype=options["dtype"])
         return [served(embedded.name, embedded)]
     folders: dict[str, str] = {}
     for source in sources:
@@ -117,7 +119,9 @@ def load_models(sources: list[str], **options: Any) -> list[Served]:
     models = []
     for name, folder in folders.items():
         progress(f"attnflow: loading {folder}")
-        model = attnflow.load(folder, **options)
+        with Stages(STAGES) as stages:
+            stages("load", 0, 1)
+            model = attnflow.load(folder, **options)
         model.name = name
         models.append(served(name, model))
     return models

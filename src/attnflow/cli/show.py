@@ -6,12 +6,12 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.capture.silence import silence
 from attnflow.cli.heads_option import Heads, check_heads, show_heads
 from attnflow.cli.options import (
     STAGES,
@@ -44,6 +44,7 @@ from attnflow.cli.options import (
     read_importance,
     read_share,
     read_text,
+    start,
 )
 from attnflow.errors import AttentionWarning, InputError
 from attnflow.files import PICTURES
@@ -182,7 +183,7 @@ def show(
             f"--beside and --importance, the page shows the values of {reason}"
         )
     check_output(output, FILES)
-    silence()
+    start()
     check_measure(of)
     if edges is not None:
         from attnflow.edges import check_choice
@@ -241,13 +242,12 @@ def show(
         if paired:
             second = loaded
             if beside_model is not None:
-                second = attnflow.load(
-                    beside_model,
-                    device=device,
-                    dtype=dtype,
-                    trust_remote_code=trust_remote_code,
-                    allow_pickle=allow_pickle,
-                )
+                with Stages(STAGES) as stages:
+                    stages("load", 0, 1)
+                    second = attnflow.load(
+                        beside_model, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
+                        allow_pickle=allow_pickle,
+                    )  # fmt: skip
             page = first.beside(explained(second, text if beside is None else read_text(beside)))
         page.save(output)
         progress(f"wrote {output}")
@@ -260,37 +260,43 @@ def show(
         result = _spoken(loaded, text, target, query, truncate)
         deliver(result, output, as_json, f"transcript: {result.text!r}")
         return
-    if own in ANSWER_WAYS:
-        try:
-            best = None if by_default and query is None else own
-            result, headline = _of_answer(loaded, item, best, answer, truncate, words, query)
-        except InputError as e:
-            if not by_default or answer is not None or edges is not None:
-                raise
-            own, reason = "rollout", str(e)
-    if own in IMPORTANCE:
-        result, headline = _importance(loaded, item, own, words, answer=answer, truncate=truncate, **measured)
-    elif own not in ANSWER_WAYS:
-        kind = GATHERED_EDGES if own in GATHERED and edges is None else edges
-        trace = loaded.trace(
-            item, target=target, truncate=truncate, edges=kind, normalize=normalize, answer=answer, **measured
-        )
-        if words:
-            trace = trace.words()
-        position = read_query(query, len(trace.tokens))
-        number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
-        if output is None and not as_json:
-            for name, value in (("query", position), ("layer", layer)):
-                if value == "all":
-                    raise InputError(f"--{name} all: a table shows one {name}; use --json or --output for all of them")
-        if own in GATHERED:
-            result = trace.gather(1.0 if own == "columns" else share if isinstance(share, float) else None)
-        elif own == "raw":
-            result = trace.raw(position, number, sinks)
-        else:
-            more = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
-            result = getattr(trace, own)(position, number, **more)
-        headline = _headline(trace)
+    with Stages(STAGES) as stages:
+        stages("model", 0, 1)
+        if own in ANSWER_WAYS:
+            try:
+                best = None if by_default and query is None else own
+                result, headline = _of_answer(loaded, item, best, answer, truncate, words, query)
+            except InputError as e:
+                if not by_default or answer is not None or edges is not None:
+                    raise
+                own, reason = "rollout", str(e)
+        if own in IMPORTANCE:
+            result, headline = _importance(
+                loaded, item, own, words, stages, answer=answer, truncate=truncate, **measured
+            )
+        elif own not in ANSWER_WAYS:
+            kind = GATHERED_EDGES if own in GATHERED and edges is None else edges
+            trace = loaded.trace(
+                item, target=target, truncate=truncate, edges=kind, normalize=normalize, answer=answer, **measured
+            )
+            if words:
+                trace = trace.words()
+            position = read_query(query, len(trace.tokens))
+            number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
+            if output is None and not as_json:
+                for name, value in (("query", position), ("layer", layer)):
+                    if value == "all":
+                        raise InputError(
+                            f"--{name} all: a table shows one {name}; use --json or --output for all of them"
+                        )
+            if own in GATHERED:
+                result = trace.gather(1.0 if own == "columns" else share if isinstance(share, float) else None)
+            elif own == "raw":
+                result = trace.raw(position, number, sinks)
+            else:
+                more = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
+                result = getattr(trace, own)(position, number, **more)
+            headline = _headline(trace)
     if reason:
         progress(f"attnflow: showing rollout, because there are no answer edges: {reason.split('. ')[0]}")
     if not special:
@@ -366,9 +372,13 @@ def _headline(trace: Trace) -> str | None:
     return f"{trace.prediction.kind}: {answers}"
 
 
-def _importance(model: Model, text: Any, method: str, words: bool, **options: Any) -> tuple[TokenAttention, str]:
+def _importance(
+    model: Model, text: Any, method: str, words: bool, stages: Stages, **options: Any
+) -> tuple[TokenAttention, str]:
     """Return the importance of each token or word, and a headline with the answer."""
-    whole = {"unit": "word"} if words and method == "blank_out" else {}  # blank whole words rather than add up
+    whole: dict[str, Any] = {}
+    if method == "blank_out":
+        whole = {"progress": partial(stages, "blank-out")} | ({"unit": "word"} if words else {})  # rather than add up
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)  # the result says so too
         result: TokenAttention = getattr(model, method)(text, **options, **whole)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnflow.capture.silence import silence
 from attnflow.cli.options import (
     STAGES,
     AllowPickle,
@@ -22,6 +21,7 @@ from attnflow.cli.options import (
     check_output,
     progress,
     read_text,
+    start,
 )
 from attnflow.errors import InputError
 from attnflow.files import write_whole
@@ -64,6 +64,7 @@ def similarity(
     as_json: AsJson = False,
 ) -> None:
     """Show how similar two texts are to a sentence-embedding model, and which words make them similar."""
+    start()
     from attnflow.similarity import METHODS, Sides
 
     if model is None:
@@ -73,13 +74,10 @@ def similarity(
         )
     if method not in METHODS:
         raise InputError(f"--method {method!r}: expected one of {', '.join(METHODS)}")
-    if method == "gather" and not tokens:
-        raise InputError("method gather works with tokens: add --tokens")
     check_output(output, (".html", ".json"))
     kind = None if output is None else output.suffix.lower()
     import attnflow
 
-    silence()
     texts = read_text(first), read_text(second)
     with Stages(STAGES) as stages:
         stages("load", 0, 1)

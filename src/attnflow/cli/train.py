@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnflow.capture.silence import silence
-from attnflow.cli.options import Data, Device, Seed, progress
+from attnflow.cli.options import Data, Device, Seed, progress, start
 
 app = typer.Typer(no_args_is_help=True, help="Train the models of the paper's experiments.")
 
@@ -34,7 +33,7 @@ def verb_number(
     device: Device = None,
 ) -> None:
     """Train the paper's model: 6 layers, 8 heads, width 128, GPT-2 blocks without the causal mask."""
-    silence()
+    start()
     from attnflow.paper.data_files import agreement_file, find, folder_in
     from attnflow.paper.verb_number import train
 
@@ -52,7 +51,7 @@ def teacher(
     output: Out, base: Base, data: Data = None, epochs: Epochs = 2, seed: Seed = 0, device: Device = None
 ) -> None:
     """Fine-tune an encoder to predict verb number, as a teacher for the verb-number model."""
-    silence()
+    start()
     from attnflow.paper.data_files import agreement_file, find
     from attnflow.paper.teacher import train_encoder
 
@@ -68,7 +67,7 @@ def sst2(output: Out, base: Base, data: Data = None, epochs: Epochs = 4, seed: S
 
     The data are train.tsv, dev.tsv and test.tsv with the columns sentence and label.
     """
-    silence()
+    start()
     from attnflow.paper.data_files import folder_of
     from attnflow.paper.sst2 import train
 
@@ -84,7 +83,7 @@ def masked_lm(
 
     The data are text.train.txt, text.valid.txt and text.test.txt with one sentence per line.
     """
-    silence()
+    start()
     from attnflow.paper.data_files import folder_of
     from attnflow.paper.masked_lm import train
 

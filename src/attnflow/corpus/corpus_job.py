@@ -58,6 +58,10 @@ class CorpusSums(TypedDict):
     output: str
 
 
+STAGES = {"load": "loading the model", "try": "trying the model on a short text"}
+"""Progress messages before the texts are counted."""
+
+
 def explain_corpus(
     source: str | Path,
     output: str | Path,
@@ -165,6 +169,7 @@ def explain_corpus(
 
     started = time.monotonic()
     with ExitStack() as stack:
+        stages = stack.enter_context(progress.stages(STAGES))
         place = None
         if ray:
             from attnflow.jobs import cluster
@@ -182,12 +187,15 @@ def explain_corpus(
                 raise InputError(f"{next(iter(loading))} has no effect on a model that is already loaded: leave it out")
             loaded = model
         else:
+            stages("load", 0, 1)
             loaded = attnflow.load(model, **(loading if place is None else {**loading, "device": "cpu"}))
         device = loaded.device.type if place is None else loading["device"]
         checks = explain.checked(loaded, memory)
         together = batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU)
+        stages("try", 0, 1)
         options = tried(loaded, checks, request.options(explain.layer_count(checks), together), explain.PROBE)
         explain.check_pooled(loaded, options, checks)
+        stages.clear()
         count = _processes(
             processes, device, cores() if place is None else place.cpus, explain.at_once(checks, options)
         )

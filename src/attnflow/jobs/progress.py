@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sys
 import threading
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.progress import track as track_items
 
@@ -21,6 +22,14 @@ from attnflow.errors import InputError
 KINDS = ("auto", "json", "none")
 EVERY = {"bar": 0.2, "json": 1.0}
 """Seconds between two reports."""
+REFRESH = 2
+"""How often the clock beside a bar moves, per second."""
+
+
+def _bar(console: Console, transient: bool = False) -> Bar:
+    """Return a bar whose clock moves on its own, so that a long step does not look like a standstill."""
+    columns = (BarColumn(20), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    return Bar(*columns, console=console, refresh_per_second=REFRESH, redirect_stdout=False, transient=transient)
 
 
 @dataclass
@@ -64,9 +73,12 @@ class Progress:
         self.texts = self.tokens = Meter(None)
         self.errors = 0
         self.shown_at = time.monotonic()
-        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
-        self.bar = Bar(*columns, console=self.console, auto_refresh=False, redirect_stdout=False)
+        self.bar = _bar(self.console)
         self.task = self.bar.add_task("", total=None)
+
+    def stages(self, words: Mapping[str, str]) -> Stages:
+        """Return stages for what comes before the texts, shown where a bar is."""
+        return Stages(words, self.console if self.kind == "bar" else Console(file=io.StringIO()))
 
     def count(self, texts: int) -> None:
         """Show how many texts were counted so far."""
@@ -139,7 +151,7 @@ class Progress:
             self.bar.update(self.task, description=description, total=total, completed=completed, refresh=True)
 
 
-PATIENCE = 2.0
+PATIENCE = 1.0
 """Seconds before `Stages` shows anything: quicker work needs no bar."""
 
 
@@ -156,8 +168,7 @@ class Stages:
         self.stage = ""
         self.meter = Meter(None)
         self.timer: threading.Timer | None = None
-        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
-        self.bar = Bar(*columns, console=self.console, auto_refresh=False, redirect_stdout=False, transient=True)
+        self.bar = _bar(self.console, transient=True)
         self.task = self.bar.add_task("", total=None)
 
     def __call__(self, stage: str, done: int, total: int) -> None:
@@ -174,6 +185,19 @@ class Stages:
             self.timer.start()
         if done >= total:
             self.clear()
+
+    def at_once(self, stage: str) -> None:
+        """Show a stage without waiting: importing a library holds the lock that a timer needs."""
+        if self.console.is_terminal:
+            self.stage, self.meter = stage, Meter(1)
+            self._draw()
+
+    def say(self, line: str) -> None:
+        """Print a line on stderr above the bar."""
+        self.clear()
+        to_stderr(line)
+        if self.stage:
+            self(self.stage, self.meter.count, self.meter.total or 1)
 
     def _draw_late(self) -> None:
         if self.timer is not None:  # the work may have ended meanwhile

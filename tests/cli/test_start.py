@@ -1,0 +1,97 @@
+"""A command says something before it imports torch, which takes seconds."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnflow import cli
+
+pytest.importorskip("torch", reason="models need torch")
+pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+
+HOOK = """
+import os, sys
+
+class Late:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "transformers"):
+            os.write(2, b"\\n<import of " + name.encode() + b">\\n")
+            os._exit(7)
+
+sys.meta_path.insert(0, Late())
+sys.argv[0] = "attnflow"
+from attnflow.cli import main
+main()
+"""
+"""Runs a command up to its first import of torch or transformers."""
+
+COMMANDS = {
+    "show": ["show", "the key"],
+    "show of a page": ["show", "the key", "-o", "page.html"],
+    "show of edges": ["show", "the key", "--edges", "alti"],
+    "show of heads": ["show", "the key", "--heads", "all"],
+    "answer": ["answer", "the key", "-m", "model"],
+    "similarity": ["similarity", "the key", "the lock", "-m", "model"],
+    "compare": ["compare", "the key"],
+    "evaluate": ["evaluate", "t.csv"],
+    "grid": ["evaluate", "t.csv", "--grid", "-o", "grid"],
+    "corpus run": ["corpus", "run", "t.csv", "out"],
+    "corpus report": ["corpus", "report", "out"],
+    "reproduce": ["reproduce", "figure1"],
+    "serve": ["serve", "--no-open", "--port", "0"],
+}
+
+
+def seen(words: list[str], folder: Path) -> tuple[str, int]:
+    """Return what a terminal shows, and the exit status."""
+    (folder / "t.csv").write_text("text,label\nthe key,1\n")
+    terminal, stderr = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOOK, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+        cwd=folder, env=environment,
+    ) as process:  # fmt: skip
+        os.close(stderr)
+        screen = b""
+        while True:
+            try:
+                part = os.read(terminal, 4096)
+            except OSError:  # Linux raises this at the end
+                break
+            if not part:
+                break
+            screen += part
+        os.close(terminal)
+    return screen.decode(), process.returncode
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_first_message_comes_before_torch(name: str, tmp_path: Path) -> None:
+    screen, status = seen(COMMANDS[name], tmp_path)
+    before, mark, _ = screen.partition("<import of ")
+    assert status == 7 and mark, screen
+    assert "loading torch and transformers" in before
+
+
+def test_commands_load_models_only_where_a_bar_is_shown() -> None:
+    """Every `attnflow.load` of a command is inside a `with Stages(…)`, and no command silences by itself."""
+    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+        tree = ast.parse(path.read_text())
+        shown = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.With) and any("Stages(" in ast.unparse(item) for item in node.items)
+            for inner in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "attnflow.load":
+                assert id(node) in shown, f"{path.name}:{node.lineno}"
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "silence":
+                assert path.name == "options.py", f"{path.name}:{node.lineno}"
