@@ -39,6 +39,7 @@ COMMANDS = {
     "answer": ["answer", "the key", "-m", "model"],
     "similarity": ["similarity", "the key", "the lock", "-m", "model"],
     "compare": ["compare", "the key"],
+    "figure": ["figure", "graph", "the key", "-o", "fig.pdf"],
     "evaluate": ["evaluate", "t.csv"],
     "grid": ["evaluate", "t.csv", "--grid", "-o", "grid"],
     "corpus run": ["corpus", "run", "t.csv", "out"],

@@ -24,6 +24,7 @@ from attnflow.corpus import clerk, explain_corpus  # noqa: E402
 from attnflow.corpus.corpus_options import TOGETHER, Options  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.corpus.summary import summarize  # noqa: E402
+from attnflow.edges import EDGES  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
 from attnflow.method_table import TEXT_METHODS, method_name, takers, takes  # noqa: E402
 from attnflow.view import corpus_page  # noqa: E402
@@ -312,7 +313,7 @@ ABOUT = "answer_inputs, answer_rows, gather, columns, blank_out, gradient, integ
     "edges='attention-gradient', 'gradient' or 'answer', or leave it out")),
         ({"normalize": "rows"}, "normalize='rows' requires edges=: give that too, or leave it out"),
         ({"edges": "alti", "normalize": "all"}, "normalize='all': expected one of 'rows', 'graph', 'none'"),
-        ({"edges": "soft"}, "edges='soft': expected one of 'mean', 'max', 'effective', 'gradient', 'attention-gradient', 'value-norm', 'block-norm', 'head-norm', 'projection', 'alti', 'answer', 'value-zeroing'"),
+        ({"edges": "soft"}, f"edges='soft': expected one of {', '.join(map(repr, EDGES))}"),
         ({"methods": "gradient", "edges": "alti"}, f"edges='alti' applies to {ATTENTION}, gather, columns, not to gradient: {OTHERS}"),
         ({"methods": "gradient", "of": "size"}, "of='size': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
         ({"methods": "answer_rows", "of": "logit"}, ("of='logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to "

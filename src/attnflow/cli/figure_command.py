@@ -35,6 +35,7 @@ from attnflow.cli.options import (
     read_importance,
     read_share,
     read_text,
+    start,
 )
 from attnflow.errors import InputError
 from attnflow.files import PICTURES
@@ -191,10 +192,9 @@ def figure(
         else:
             if tokens is not None:
                 raise InputError("--tokens names the positions of arrays: leave it out for a text")
+            start()
             import attnflow
-            from attnflow.capture.silence import silence
 
-            silence()
             check_measure(of)
             texts = [read_text(text) for text in texts_or_files]
             with Stages(STAGES) as stages:
