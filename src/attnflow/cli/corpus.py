@@ -232,8 +232,8 @@ def run(
     failed = sum(sums["errors"].values())
     if not method and not answers:
         progress(
-            "by rollout: where information could have come from; --method answer_inputs explains the answers of a classifier, "
-            "and --answers those of a language model"
+            "by rollout: where information could have come from; --method answer_inputs explains the answers of a "
+            "classifier, and --answers those of a language model"
         )
     if as_json:
         print(json.dumps(sums))
