@@ -89,7 +89,7 @@ def check_options(methods: Sequence[str], options: Mapping[str, object]) -> None
     options: what a user chose, by name; "residual" may be "measured".
 
     >>> check_options(["rollout", "raw"], {"residual": 0.3})  # rollout takes it
-    >>> check_options(["raw"], {"residual": 0.3})
+    >>> check_options(["raw"], {"residual": 0.3})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     attnflow.errors.InputError: residual=0.3 applies to rollout, flow, joint_flow, gather, not to raw: ...
     """

@@ -489,7 +489,7 @@ def examples(page: str, folder: Path) -> int:
 
 
 def test_the_start_with_arrays(tmp_path: Path) -> None:
-    assert examples("start-arrays.md", tmp_path) == 9
+    assert examples("start-arrays.md", tmp_path) == 10
     assert (tmp_path / "flow.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "page.html").stat().st_size > 1000
 
