@@ -33,6 +33,12 @@ class TextError(InputError):
         return error
 
 
+class LongAnswer(TextError):
+    """An answer of several tokens where one is expected. tokens: their numbers."""
+
+    tokens: tuple[int, ...] = ()
+
+
 class JobError(RuntimeError):
     """A job that could not continue: its workers died, Ray or the disk failed. The same call resumes it."""
 

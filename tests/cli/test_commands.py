@@ -332,7 +332,10 @@ def test_an_answer_of_digits_is_text_for_a_decoder(attnflow: Command, model: str
     words = ["show", "the key to", "-m", folder, "--answer", "3.1"]
     result = json.loads(attnflow(*words, "--method", "gradient", "--json").out)
     assert result["provenance"]["answer"]["name"].strip() == "3.1"
-    assert attnflow(*words, status=2).err.endswith(
+    shown = json.loads(attnflow(*words, "--json").out)  # all tokens of the answer, as attnflow answer explains them
+    expected = af.load(folder, device="cpu").answer("the key to", answer=result["provenance"]["answer"]["name"])
+    np.testing.assert_allclose(shown["values"], expected.sources(unit="token").values, atol=1e-6)
+    assert attnflow(*words, "--method", "answer_inputs", status=2).err.endswith(
         ": edges explain one token, so give one; --method blank-out, gradient, integrated-gradients and shapley, and attnflow "
         "answer take several\n"
     )

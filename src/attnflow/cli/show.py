@@ -46,7 +46,7 @@ from attnflow.cli.options import (
     read_text,
     start,
 )
-from attnflow.errors import AttentionWarning, InputError
+from attnflow.errors import AttentionWarning, InputError, LongAnswer
 from attnflow.files import PICTURES
 from attnflow.jobs.progress import Stages
 from attnflow.method_table import (
@@ -352,7 +352,13 @@ def _of_answer(
     """
     if _writes(model):
         raise InputError(f"{model!r} is an encoder-decoder: attnflow answer explains the text that it writes")
-    trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
+    try:
+        trace = model.trace(text, edges="answer", answer=answer, truncate=truncate)
+    except LongAnswer as e:
+        if method == INPUTS or query is not None or not isinstance(text, str):
+            raise
+        explained = model.answer(text, answer=e.tokens)
+        return explained.sources(unit="word" if words else "token"), f"answer: {explained.text!r}"
     trace = trace.words() if words else trace
     if method is None:
         result = trace.sources()

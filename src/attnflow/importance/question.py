@@ -17,7 +17,7 @@ from attnflow.capture.frozen import no_answer
 from attnflow.capture.inputs import Encoded, unknown
 from attnflow.capture.predict import answered, finds_spans, piece, writes_next
 from attnflow.capture.routes import running
-from attnflow.errors import AttentionWarning, InputError, ModelError, TextError
+from attnflow.errors import AttentionWarning, InputError, LongAnswer, ModelError, TextError
 from attnflow.importance.blank_units import BlankUnits, units_of
 from attnflow.importance.tiles import Tiles, is_image, tiled
 from attnflow.reliability import chance_text, computed_note, saturated_note, tie_notes
@@ -455,7 +455,9 @@ def _tokens(model: Runner, kind: str, label: str, text: str, logits: Tensor, sev
             else "edges explain one token, so give one; blank_out, gradient, integrated_gradients, shapley and "
             "Model.answer take several"
         )
-        raise TextError.of("answer", f"answer={label!r} is {len(tokens)} tokens ({pieces}): {advice}")
+        error = LongAnswer(f"answer={label!r} is {len(tokens)} tokens ({pieces}): {advice}")
+        error.kind, error.tokens = "answer", tuple(tokens)
+        raise error
     return tokens
 
 
