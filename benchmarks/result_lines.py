@@ -78,6 +78,7 @@ class Meter:
         """Return the result of the work, its seconds, including the GPU's, and its forward passes."""
         before = self.forwards
         handle = self.model.model.register_forward_pre_hook(self.count_texts, with_kwargs=True)
+        self.model.accept_hooks()
         try:
             self._wait()
             start = time.perf_counter()
@@ -86,6 +87,7 @@ class Meter:
             return result, time.perf_counter() - start, self.forwards - before
         finally:
             handle.remove()
+            self.model.accept_hooks()
 
     def _wait(self) -> None:
         if self.model.device.type == "cuda":

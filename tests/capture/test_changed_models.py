@@ -197,3 +197,20 @@ def test_a_hook_that_only_observes_costs_one_more_self_check() -> None:
     assert len(passes) == 12
     handle.remove()
     np.testing.assert_allclose(traced(wrapped)["weights"], expected(llama("eager"))["weights"], atol=1e-5)
+
+
+def test_hooks_that_a_user_accepts_cost_nothing() -> None:
+    model = llama()
+    passes: list[None] = []
+    wrapped = af.wrap(model)
+    wrapped.accept_hooks()  # before the first self-check there is nothing to keep
+    wrapped.trace(text())
+    handle = model.register_forward_hook(lambda *_: passes.append(None))
+    wrapped.accept_hooks()
+    wrapped.trace(text())
+    assert len(passes) == 1
+    handle.remove()
+    wrapped.accept_hooks()
+    with_hook(model)  # another hook is not accepted by that
+    with pytest.raises(af.InputError, match=MIXES):
+        wrapped.trace(text())

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnflow.capture import encode, hub, inputs, routes, verify
 from attnflow.capture.assemble import assemble
-from attnflow.capture.changes import State
+from attnflow.capture.changes import State, state_of
 from attnflow.capture.check import Checked
 from attnflow.capture.collect import Call, Collector, further_keys
 from attnflow.capture.inputs import Encoded
@@ -140,6 +140,14 @@ class Runner:
             results.clear()
         self.reads_cache = self.reads_in_place = None
         self.passes_gradients = False
+
+    def accept_hooks(self) -> None:
+        """Keep what is known about the model although its hooks have changed, because they only observe.
+
+        Without this, the next trace after a hook was added or removed checks the model again.
+        """
+        if self.state is not None:
+            self.state = state_of(self.model)
 
     @property
     def device(self) -> torch.device:
