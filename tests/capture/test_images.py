@@ -11,8 +11,6 @@ import pytest
 Image = pytest.importorskip("PIL.Image", reason="images need pillow")
 torch = pytest.importorskip("torch", reason="models need torch")
 
-from attnflow.view.photo import seen  # noqa: E402
-
 import attnflow as af  # noqa: E402
 from attnflow.capture.images import read_image  # noqa: E402
 from helpers.architectures import IMAGE, hf  # noqa: E402
@@ -88,4 +86,4 @@ def test_traces_and_pages_use_the_turned_picture(tmp_path: Path) -> None:
     path = oriented(tmp_path / "turned.jpg", 6)
     expected = transformers.image_utils.load_image(str(path))
     assert model.trace(path).prediction == model.trace(expected).prediction
-    np.testing.assert_array_equal(seen(model, path), np.asarray(expected))
+    np.testing.assert_array_equal(model.trace(path).image, np.asarray(expected))
