@@ -58,8 +58,8 @@ export function sourceList(page) {
     const size = Math.abs(fall).toFixed(2),
       sign = Number(size) ? (fall < 0 ? "+" : "−") : "±",
       said = `without it: log p ${sign}${size} `;
-    const verdict = !agrees ? "disagrees" : fall < EFFECT ? "little effect, as its share says" : "✓";
-    return [said, el("span", { class: agrees ? "agrees" : "disagrees" }, verdict)];
+    const judgement = !agrees ? "disagrees" : fall < EFFECT ? "little effect, as its share says" : "✓";
+    return [said, el("span", { class: agrees ? "agrees" : "disagrees" }, judgement)];
   }
 
   function draw() {

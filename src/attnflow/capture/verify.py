@@ -44,7 +44,7 @@ def verify(runner: Runner, encoded: Encoded) -> Checked:
     if kind in runner.checked and runner.state == state:
         return runner.checked[kind]
     with _checking:
-        if runner.state != state:
+        if runner.state not in (None, state):  # None: nothing was checked yet, and encoding has found things out
             runner.forget()
         if kind not in runner.checked:
             runner.checked[kind] = _first_use(runner, encoded)
