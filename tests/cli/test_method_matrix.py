@@ -26,6 +26,8 @@ from helpers.small_models import classifier  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
 
 Command = Callable[..., Any]
+pytestmark = pytest.mark.long  # hundreds of runs of small models
+
 TEXT = "the unbelievable key to the cabinets"
 OTHER = "good"
 """The class that the model does not predict."""
