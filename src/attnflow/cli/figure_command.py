@@ -75,15 +75,15 @@ def figure(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT]...",
+            metavar="text",
             help="The text, or - to read it from standard input; files of weights (.npy, .npz) or of results that "
             "attnflow saved (.json, .npz, .csv, .parquet). layers draws several texts below each other.",
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The picture: .pdf, .svg or .png.", show_default=False)
-    ] = Path("figure.pdf"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="The picture: .pdf, .svg or .png.")] = Path(
+        "figure.pdf"
+    ),
     model: ModelName = None,
     methods: Annotated[
         str, typer.Option(help="For graph and layers: raw, rollout and flow, or some of them, separated by commas.")
