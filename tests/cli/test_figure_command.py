@@ -159,6 +159,8 @@ MISTAKES = [
     (["graph", TEXT, "--layers", "4-2"], "layers '4-2': expected a range such as 1-4, a list such as 1,3, last or all"),
     (["graph", TEXT, "--layers", "1-9"], "layer '9': expected L1 to L6, a range such as 1-4, last or all"),
     (["compare", TEXT, "--layers", "1-2"], "--layers '1-2': attnflow figure compare draws one layer, such as --layers 3"),
+    (["compare", "weights.npy", "--layers", "1-2"], "--layers '1-2': attnflow figure compare draws one layer, such as --layers"),
+    (["compare", TEXT, "--methods", "raw"], "attnflow figure compare draws all methods of a text: leave --methods out, or use"),
     (["layers", " ".join(["key"] * 60), "--width", "3.3"], "--width 3.3: a map of 62 tokens needs at least "),
     (["graph", TEXT, "--width", "0.5"], "--width 0.5: expected inches from 1 to 27.6"),
     (["graph", TEXT, "--font-size", "90"], "--font-size 90.0: expected a font size from 3 to 40 points"),

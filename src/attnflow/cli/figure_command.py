@@ -86,8 +86,13 @@ def figure(
     ),
     model: ModelName = None,
     methods: Annotated[
-        str, typer.Option(help="For graph and layers: raw, rollout and flow, or some of them, separated by commas.")
-    ] = "raw,rollout,flow",
+        str | None,
+        typer.Option(
+            help="raw, rollout and flow, or some of them, separated by commas; by default, all three. compare of a text "
+            "draws all methods.",
+            show_default=False,
+        ),
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
@@ -152,7 +157,7 @@ def figure(
     from attnflow.view import sheet
 
     check_output(output, PICTURES)
-    names = _methods(methods, kind)
+    names = VIEWS if methods is None else _methods(methods, kind)
     share = read_share(residual)
     budget = read_importance(importance)
     check_sinks(sinks)
@@ -187,11 +192,18 @@ def figure(
                     "--residual measured and --sinks residual need the model: give a text, or leave them out"
                 )
             rows = _of_files(files, names, tokens, 0.5 if share is None else share, kind)
+            if kind is Kind.compare:
+                _one(layers, max(max(result.layers) for result in rows[0][1].values()) + 1)
             rows = [(label, _chosen(results, layers, words, special)) for label, results in rows]
             page = _draw(kind, rows, _place(query, rows[0][1]), width, strongest, upwards, values)
         else:
             if tokens is not None:
                 raise InputError("--tokens names the positions of arrays: leave it out for a text")
+            if methods is not None and kind is Kind.compare:
+                raise InputError(
+                    "attnflow figure compare draws all methods of a text: leave --methods out, or use attnflow figure "
+                    "layers"
+                )
             start()
             import attnflow
 

@@ -25,6 +25,7 @@ from attnflow.files import PICTURES, of_extension, table_text, write_whole
 from attnflow.source_methods import ANSWER_WAYS
 from attnflow.view.comparison_figure import shaded_lines
 from attnflow.view.comparison_text import render
+from attnflow.view.figure import same_tokens
 from attnflow.view.image_figure import method_maps
 from attnflow.view.sheet import save
 
@@ -334,14 +335,7 @@ def of_results(results: Mapping[str, TokenAttention], *, query: int | str | None
     >>> of_results({m: token_attention(weights, ["the", "old", "key"], m) for m in ("raw", "flow")})
     Comparison(raw, flow; query 'the', L2; 'the old key')
     """
-    if not results:
-        raise InputError("there are no results: expected at least one, by the name of its method")
-    first = next(iter(results.values()))
-    for name, result in results.items():
-        if result.tokens != first.tokens:
-            raise InputError(
-                f"{name!r} is a result for {result.text[:40]!r}: expected {first.text[:40]!r}, like the first"
-            )
+    first = same_tokens(results)
     rows = np.stack([result.row(query, layer) for result in results.values()]).astype(np.float64)
     rows.flags.writeable = False
     level, number = first.where(query, layer)

@@ -55,7 +55,7 @@ def layered_graph(
         tokens in lines.
     width: of the figure, in inches. Methods that do not fit next to each other are drawn below each other.
     """
-    first = _same_tokens(results)
+    first = same_tokens(results)
     depth = len(first.layers)
     for name, result in results.items():
         if len(result.layers) != depth or result.queries != first.queries:
@@ -215,7 +215,7 @@ def layer_maps(
     for title, results in rows:
         if list(results) != names:
             raise InputError(f"{title!r} has the methods {list(results)}: expected {names}, like the first example")
-        _same_tokens(results)
+        same_tokens(results)
     maps = [{name: r.values[:, r.where(query)[1]].astype(float) for name, r in results.items()} for _, results in rows]
     ranges = {name: _range([m[name] for m in maps]) for name in names}
     if shared == "all":
@@ -311,7 +311,7 @@ def _scale(at: Axes, page: Figure, shown: Any) -> None:
     at.get_xticklabels()[0].set_horizontalalignment("left")  # within the figure, however narrow it is
 
 
-def _same_tokens(results: Mapping[str, TokenAttention]) -> TokenAttention:
+def same_tokens(results: Mapping[str, TokenAttention]) -> TokenAttention:
     """Check that all results are of the same text, and return the first."""
     if not results:
         raise InputError("there are no results: expected at least one, by the name of its method")
