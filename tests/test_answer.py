@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers.cache_utils import DynamicCache, StaticCache
 
 import attnflow as af
 from attnflow.answer_rows import by_units, passed_on, shares
 from attnflow.capture.answer_pass import run_answer
+from attnflow.capture.prompt import plain_ids
 from attnflow.errors import InputError, ModelError
 from helpers.small_models import bert, gpt2
 from helpers.small_tokenizers import byte_level, unigram, wordpiece
@@ -28,7 +30,8 @@ ANSWER = "the cabinet has the key"
 
 @cache
 def llama(tokenizer: str = "byte_level", window: int | None = None) -> Any:
-    pieces = {"byte_level": byte_level, "unigram": unigram, "wordpiece": wordpiece}[tokenizer]()
+    kinds = {"byte_level": byte_level, "unigram": unigram, "wordpiece": wordpiece, "joining": joining}
+    pieces = kinds[tokenizer]()
     torch.manual_seed(0)
     kind, more = ("Mistral", {"sliding_window": window}) if window else ("Llama", {})
     config = getattr(transformers, f"{kind}Config")(
@@ -94,12 +97,38 @@ def test_rows_are_parts_of_the_log_odds_of_each_token() -> None:
     np.testing.assert_allclose(a.matrix().values.sum(-1), 1)
 
 
+def joining() -> Any:
+    """Return a tokenizer that has a stop and the blank line after it as one token, as those of Llama 3 and Qwen."""
+    cut = pre_tokenizers.Split(Regex(r" ?\w+|[.?]\n*|\s+"), "isolated")
+    pieces = [piece for text in (PROMPT, ANSWER, "\n\n.") for piece, _ in cut.pre_tokenize_str(text)]
+    tokenizer = Tokenizer(models.WordLevel({piece: i for i, piece in enumerate(dict.fromkeys(["?", *pieces]))}, "?"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = cut, decoders.Fuse()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64)
+
+
+@pytest.mark.parametrize("tokenizer", ["byte_level", "joining"])
+def test_a_sentence_is_left_out_without_the_white_space_after_it(tokenizer: str) -> None:
+    """The last sentence before a blank line leaves the blank line there, even where its stop and the line are one token."""
+    model = llama(tokenizer)
+    a = model.answer(PROMPT, answer=ANSWER)
+    sentences = a.prompt.units("sentence")
+    assert [PROMPT[start:end] for start, end in sentences.ranges] == list(sentences.texts)
+    left = a.leave_out("sentence")
+    assert len(left.tokens) == 2
+    for (start, end), fall in zip(sentences.ranges, left.values[0, 0], strict=True):
+        ids = [i for text in (PROMPT[:start], PROMPT[end:]) if text for i in plain_ids(model, text)]
+        shorter = model.answer(ids, answer=list(a.ids)).log_probabilities.sum()
+        assert fall == pytest.approx(a.log_probabilities.sum() - shorter, abs=1e-5)
+    np.testing.assert_allclose(a.sources(unit="sentence", verify=2).values, left.values, atol=1e-9)
+
+
 def test_the_row_of_a_span_is_made_of_the_rows_of_its_tokens() -> None:
     a = answer()
     for unit in ("token", "word", "sentence", "paragraph"):
-        single = [a.sources(span=k, unit=unit, method="answer_rows").values for k in range(len(a.ids))]
+        single = [a.sources(span=k, unit=unit, method="answer_rows") for k in range(len(a.ids))]
         for tokens, span in (((0, len(a.ids)), None), ((1, 3), (1, 3))):
-            rows = [one for one in single[slice(*tokens)] if one.any()]  # tokens that nothing supports do not count
+            # tokens that nothing supports do not count
+            rows = [x.values for x in single[slice(*tokens)] if x.values.any() or x.provenance["outside"]]
             whole = a.sources(span=span, unit=unit, method="answer_rows").values
             np.testing.assert_allclose(whole, np.mean(rows, 0), atol=1e-12)
         signed = [a.sources(span=k, unit=unit, signed=True).values for k in range(len(a.ids))]
@@ -257,6 +286,27 @@ def test_answers_are_explained_in_inference_mode() -> None:
         given = llama().answer(PROMPT, answer=ANSWER)
         np.testing.assert_allclose(given.matrix(signed=True).values, expected, atol=1e-9)
         assert llama().answer(PROMPT, max_new_tokens=3).sources().values.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["given", "written"])
+@pytest.mark.parametrize("write", ["in place", "data"])
+def test_weights_that_changed_since_the_answer_are_refused(given: bool, write: str) -> None:
+    """What was computed before stays true; what would be computed with other weights is refused."""
+    model = llama.__wrapped__()
+    late, early = (model.answer(PROMPT, answer=ANSWER if given else None, max_new_tokens=3) for _ in range(2))
+    expected, matrix = early.log_probabilities.copy(), early.matrix().values
+    weight = model.model.model.layers[1].mlp.up_proj.weight
+    with torch.no_grad():
+        (weight.data if write == "data" else weight)[3, 2] += 1
+    np.testing.assert_array_equal(early.log_probabilities, expected)
+    np.testing.assert_array_equal(early.matrix().values, matrix)
+    readings = [late.sources, late.matrix, late.leave_out, early.leave_out]
+    readings += [lambda: late.sources(unit="sentence"), lambda: late.sources(method="rollout")]
+    for read in readings:
+        with pytest.raises(af.InputError, match="weights were changed after this answer was made"):
+            read()
+    again = model.answer(PROMPT, answer=ANSWER if given else None, max_new_tokens=3)
+    assert again.sources().values.sum() == pytest.approx(1)
 
 
 def test_one_answer_in_several_threads() -> None:

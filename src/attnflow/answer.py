@@ -16,12 +16,13 @@ from attnflow.answer_paths import Bottleneck, Path, Paths
 from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, run_answer
 from attnflow.capture.encode import wired
+from attnflow.capture.fingerprint import fingerprint_of_weights
 from attnflow.capture.frozen import Below
 from attnflow.capture.generate import Progress, Written
 from attnflow.capture.kv_cache import reading_cache
 from attnflow.capture.passes import Residual
 from attnflow.capture.picture import Picture
-from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
+from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span, plain_ids
 from attnflow.capture.runner import Runner
 from attnflow.capture.tower import Tower
 from attnflow.capture.wiring import Wiring
@@ -54,6 +55,7 @@ class Answer:
     ids, labels: the tokens of the answer, and how they are shown.
     written: whether the model wrote the answer; False if it was given.
     writing: what generation left behind.
+    weights: the fingerprint of the model's weights when this answer was made.
     progress: called with the progress of leave-one-out, and of fading for a page.
     earlier: the same answer when it was shorter, for a decoder. Its results are reused.
     """
@@ -64,6 +66,7 @@ class Answer:
     labels: AnswerLabels
     written: bool
     writing: Written = field(repr=False)
+    weights: tuple[int, ...] = field(repr=False)
     progress: Progress | None = field(default=None, repr=False)
     earlier: Answer | None = field(default=None, repr=False)
 
@@ -81,15 +84,25 @@ class Answer:
         """The tokens of the answer, as they are shown."""
         return self.labels.tokens
 
+    def _check_weights(self) -> None:
+        """Refuse to compute anything more with other weights than the answer was made with."""
+        if fingerprint_of_weights(self.model.model) != self.weights:
+            raise InputError(
+                "the model's weights were changed after this answer was made, so what is computed now would belong to "
+                "neither model: call answer() again"
+            )
+
     @cached_property
     def _pass(self) -> AnswerPass:
         """The pass over the tokens that the earlier answer does not have."""
+        self._check_weights()
         known = () if self.earlier is None else self.earlier.ids
         written = replace(self.writing, ids=self.ids[len(known) :])
         return run_answer(self.model, (*self.prompt.ids, *known), written, beside=self.prompt.tensors)
 
     @cached_property
     def _fading_pass(self) -> AnswerPass:
+        self._check_weights()
         written = replace(self._pass.written, ids=self.ids)
         return run_answer(self.model, self.prompt.ids, written, freeze=False, beside=self.prompt.tensors)
 
@@ -116,6 +129,7 @@ class Answer:
     @cached_property
     def _rows_read(self) -> Parts:
         """One row for each answer token: what the position that decides it reads."""
+        self._check_weights()
         parts = self._pass.parts()
         return parts if self.earlier is None else self.earlier._rows_read.followed_by(parts)
 
@@ -217,6 +231,7 @@ class Answer:
         else:
             if signed:
                 raise InputError(f"signed needs method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign")
+            self._check_weights()
             values, about = self._graph.scores(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
             if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
@@ -351,6 +366,7 @@ class Answer:
 
     def _below(self, token: int) -> Below:
         if token not in self._belows:
+            self._check_weights()
             self._belows[token] = self._whole_way.below([token])
         return self._belows[token]
 
@@ -415,9 +431,8 @@ class Answer:
             raise InputError(f"replacement={replacement!r:.60} needs how='replace', and how is {how!r:.60}")
         tokens, units = self._span(span), self._units(unit)
         if only is not None:
-            number = units.number(only)
-            units = Units((units.texts[number],), (units.groups[number],))
-        measured = self._left(units.groups, how, replacement)
+            units = units.only([units.number(only)])
+        measured = self._left(units, how, replacement)
         falls = (measured.whole[None] - measured.without)[:, tokens].sum(1)
         about = {"how": how, "log_probability": float(measured.whole[tokens].sum()), "values": FALLS}
         result = self._result("leave_out", falls, tokens, units, unit, about)
@@ -493,7 +508,7 @@ class Answer:
 
     def _units(self, unit: str) -> Units:
         units = self.prompt.units(unit)
-        return Units(units.texts, units.groups)
+        return Units(units.texts, units.groups, units.breaks or ("",) * len(units.texts))
 
     @property
     def _left_out(self) -> list[int]:
@@ -529,25 +544,27 @@ class Answer:
         notes = list(self._notes(tokens, shares).values())
         return {"reliability": notes} if notes else {}
 
-    def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
+    def _left(self, units: Units, how: str, replacement: str | int | None) -> LeaveOneOut:
         if self.prompt.tensors:
             raise InputError(
                 "parts of a prompt with an image cannot be left out: the model counts the tokens that stand for the image. "
                 "sources() and patches() need no leaving out"
             )
+        self._check_weights()
         n, cache = len(self.prompt.ids), self.writing.cache
         if cache is not None and n > 1 and self.writing.source is None:
             cache = reading_cache(cache, n - 1, self.writing.item, self.writing.start)
+        breaks = [plain_ids(self.model, text) if text and how == "remove" else [] for text in units.breaks]
         return leave_out(
-            self.model, self.prompt.ids, self.ids, groups, how=how, replacement=replacement, cache=cache,
-            progress=self.progress,
+            self.model, self.prompt.ids, self.ids, units.groups, how=how, replacement=replacement, breaks=breaks,
+            cache=cache, progress=self.progress,
         )  # fmt: skip
 
     def _verified(
         self, tokens: Sequence[int], units: Units, unit: str, estimates: Floats, count: int, about: dict[str, Any]
     ) -> TokenAttention:
         first = np.argsort(-estimates, kind="stable")[:count].tolist()
-        measured = self._left([units.groups[i] for i in first], "remove", None)
+        measured = self._left(units.only(first), "remove", None)
         falls = (measured.whole[None] - measured.without)[:, list(tokens)].sum(1)
         values, verified = fit(estimates, dict(zip(first, falls.tolist(), strict=True)))
         whole = float(measured.whole[list(tokens)].sum())
@@ -563,7 +580,9 @@ class Answer:
 
         n = len(self.prompt.ids)
         groups = [*units.groups, units.rest(n)]
-        faded = by_units(self._fading_pass.fading(tokens), groups)
+        fading = self._fading_pass
+        self._check_weights()
+        faded = by_units(fading.fading(tokens), groups)
         if method == FADING:
             return faded, {"values": SLOPES, **self._reliability(tokens, shares=False)}
         parts = self._rows_read.prompt[tokens].sum(0, dtype=np.float64)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnflow.answer import Answer
 from attnflow.capture.encode import decoder_limit
+from attnflow.capture.fingerprint import fingerprint_of_weights
 from attnflow.capture.generate import Growth, Progress, Written, check_count, check_writer, write
 from attnflow.capture.kv_cache import snapshot
 from attnflow.capture.picture_prompt import read_picture_prompt
@@ -199,7 +200,8 @@ def _answer(model: Runner, prompt: Prompt, written: Written, progress: Progress 
         )
     if prompt.tensors or not _is_usable(model, prompt, written):
         written = replace(written, cache=None)
-    return Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written, progress)
+    labels, weights = _labels(model, prompt, written.ids), fingerprint_of_weights(model.model)
+    return Answer(model, prompt, written.ids, labels, True, written, weights, progress)
 
 
 def _is_usable(model: Runner, prompt: Prompt, written: Written) -> bool:
@@ -227,7 +229,8 @@ def _growth(model: Runner, prompt: Prompt, watch: Watch) -> Growth:
         writing = written if usable else replace(written, cache=None)
         labels = _labels(model, prompt, written.ids)
         known = None if two_stacks or prompt.tensors else earlier
-        answer = Answer(model, prompt, written.ids, labels, True, writing, earlier=known)
+        weights = fingerprint_of_weights(model.model)
+        answer = Answer(model, prompt, written.ids, labels, True, writing, weights, earlier=known)
         watch(answer)
         ended = time.monotonic()
         took = 0.0 if earlier is None else ended - begun  # the first call also checks the model
@@ -290,7 +293,8 @@ def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any, progress:
             "too long", f"the answer has {len(ids)} tokens, and the model writes at most {longest}: shorten it"
         )
     numbers = tuple(int(i) for i in ids)
-    return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache), progress)
+    labels, weights = _labels(model, prompt, numbers), fingerprint_of_weights(model.model)
+    return Answer(model, prompt, numbers, labels, False, Written(numbers, cache), weights, progress)
 
 
 def _labels(model: Runner, prompt: Prompt, ids: Sequence[int]) -> AnswerLabels:

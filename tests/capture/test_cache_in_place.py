@@ -462,6 +462,37 @@ def test_a_cache_that_was_written_to_since_is_refused(kind: str) -> None:
         between.parts()
 
 
+@pytest.mark.parametrize("write", ["inference", "data", "numpy"])
+def test_a_change_that_no_version_counts_is_refused_too(write: str) -> None:
+    """Tensors of inference mode have no version, and `.data` and `.numpy()` write past it."""
+    wrapped, answer = model("Llama"), list(ANSWER)
+    with torch.inference_mode(write == "inference"):
+        cache = static("Llama")
+    early, late = (wrapped.answer(PROMPT, answer=answer, cache=cache) for _ in range(2))
+    expected = wrapped.answer(PROMPT, answer=answer)
+    np.testing.assert_allclose(early.log_probabilities, expected.log_probabilities, atol=1e-9)
+    keys = cache.layers[1].keys
+    if write == "inference":
+        with torch.inference_mode():
+            keys[0, 0, 3] += 1
+    elif write == "data":
+        keys.data[0, 0, 3] += 1
+    else:
+        keys.numpy()[0, 0, 3] += 1
+    for given in (early, late):  # whose forward pass has run, and has not
+        for explain in (given.sources, given.leave_out):
+            with pytest.raises(af.InputError, match="was changed after it was given"):
+                explain()
+    np.testing.assert_allclose(early.log_probabilities, expected.log_probabilities, atol=1e-9)
+
+
+def test_positions_after_the_prompt_may_change() -> None:
+    wrapped, cache = model("Llama"), static("Llama")
+    given = wrapped.answer(PROMPT, answer=list(ANSWER), cache=cache)
+    cache.layers[1].keys[:, :, len(PROMPT) - 1 :] += 1
+    np.testing.assert_allclose(sources(given), sources(wrapped.answer(PROMPT, answer=list(ANSWER))), atol=1e-9)
+
+
 def test_a_dynamic_cache_that_goes_on_changes_nothing() -> None:
     wrapped, answer = model("Llama"), list(ANSWER)
     cache = dynamic("Llama")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from attnflow.capture.fingerprint import fingerprint
 from attnflow.capture.paged import PagedCache, Pages, Stored, gathered
 from attnflow.errors import InputError
 
@@ -34,17 +35,17 @@ class StoredLayer:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A cache as it was when it was given: its keys and values, and how often those had been written to.
+    """A cache as it was when it was given: its keys and values, and their fingerprint.
 
     Explanations read the cache later without a copy, so a later change would be explained instead.
     """
 
     layers: Sequence[StoredLayer]
     length: int
-    versions: Sequence[int]
+    contents: tuple[int, ...]
 
     def check(self) -> None:
-        if _versions(self.layers) != list(self.versions):
+        if _contents(self.layers) != self.contents:
             raise InputError(
                 "the cache was changed after it was given, and its old contents are what this answer was read from: "
                 "explain the answer before using the cache again, or give a copy of it"
@@ -54,13 +55,12 @@ class Snapshot:
 def snapshot(cache: Any, length: int) -> Snapshot | None:
     """Return the first ``length`` positions of a cache of one text; None if it does not have them."""
     layers = stored_layers(cache, length)
-    return None if layers is None else Snapshot(layers, length, _versions(layers))
+    return None if layers is None else Snapshot(layers, length, _contents(layers))
 
 
-def _versions(layers: Sequence[StoredLayer]) -> list[int]:
-    """Return how often each tensor was written to, which views share. Inference tensors stay at 0."""
-    lie = [x if isinstance(x, Tensor) else x.store for layer in layers for x in (layer.keys, layer.values)]
-    return [0 if x.is_inference() else x._version for x in lie]
+def _contents(layers: Sequence[StoredLayer]) -> tuple[int, ...]:
+    stored = [x if isinstance(x, Tensor) else x.store for layer in layers for x in (layer.keys, layer.values)]
+    return fingerprint(stored)
 
 
 class KeysLost(InputError):

@@ -38,11 +38,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Units:
-    """Units of a prompt in order: how each is shown, its token numbers, and its characters of the prompt's text."""
+    """Units of a prompt in order: how each is shown, its token numbers, and its characters of the prompt's text.
+
+    breaks: the white space after each unit that belongs to its last token (".\\n\\n" is one token in many models).
+    """
 
     texts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
     ranges: tuple[Range, ...]
+    breaks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +86,9 @@ class Prompt:
         """Return the units of this kind, each with its tokens.
 
         "token" means every token. Other units leave out special tokens and the chat template. "word", "sentence" and
-        "paragraph" do not cross the border of a message or document. "message" and "document" are named, not quoted. An
-        image is a separate unit, before the others; among words, each of its places is one.
+        "paragraph" do not cross the border of a message or document. "message" and "document" are named, not quoted. White
+        space around a unit belongs to no unit: what is left out leaves paragraphs apart. An image is a separate unit, before
+        the others; among words, each of its places is one.
         """
         if not isinstance(unit, str) or unit not in UNITS:
             raise InputError(f"unit is {unit!r:.60}: expected one of {', '.join(UNITS)}")
@@ -95,7 +100,8 @@ class Prompt:
             marks = tuple(mark or i in self.image for i, mark in enumerate(self.special))
             others = replace(self, special=marks, image=()).units(unit)
             at = self.offsets[self.image[0]][0]
-            return Units(("image", *others.texts), (self.image, *others.groups), ((at, at), *others.ranges))
+            breaks = ("", *others.breaks)
+            return Units(("image", *others.texts), (self.image, *others.groups), ((at, at), *others.ranges), breaks)
         if unit in ("message", "document"):
             parts = self.messages if unit == "message" else self.documents
             if not parts:
@@ -127,14 +133,24 @@ class Prompt:
             start, end = self._written(i)
             following = (start, end) if end > start else following  # a mark of a word's beginning belongs to the word
             places.append(following)
+        ranges = [self._stripped(start, end) for start, end in ranges]
         groups = units.assign(places[::-1], ranges)
         keep = [k for k, group in enumerate(groups) if group]
+        ends = [self.text[ranges[k][1] : self.offsets[groups[k][-1]][1]] for k in keep]
         return Units(
-            tuple(texts[k] for k in keep), tuple(tuple(groups[k]) for k in keep), tuple(ranges[k] for k in keep)
+            tuple(texts[k] for k in keep),
+            tuple(tuple(groups[k]) for k in keep),
+            tuple(ranges[k] for k in keep),
+            tuple(end if end.isspace() else "" for end in ends),
         )
 
+    def _stripped(self, start: int, end: int) -> Range:
+        """Return a range without the white space around it."""
+        inside = self.text[start:end]
+        return start + len(inside) - len(inside.lstrip()), end - len(inside) + len(inside.rstrip())
+
     def _written(self, token: int) -> Range:
-        """Return a token's characters without leading white space, which belongs to the sentence before."""
+        """Return a token's characters without leading white space, which is between units."""
         start, end = self.offsets[token]
         lead = end - start - len(self.text[start:end].lstrip())
         return (start + lead, end) if start + lead < end else (start, end)

@@ -54,6 +54,7 @@ def leave_out(
     *,
     how: str = "remove",
     replacement: str | int | None = None,
+    breaks: Sequence[Sequence[int]] | None = None,
     cache: Any = None,
     progress: Progress | None = None,
 ) -> LeaveOneOut:
@@ -66,6 +67,7 @@ def leave_out(
     how: "remove" deletes these tokens, and what follows moves up. "mask" hides them from attention, and all others stay
         where they are. "replace" puts another token in each of their places.
     replacement: the token for "replace", like `by` of `blank_out`: "unk", "mask", "pad" or an id.
+    breaks: for "remove", tokens that take the place of each group, such as the line break of a token ".\\n\\n".
     cache: the model's key-value cache of the prompt, with or without the answer, from a generation; it is only read. By
         default one pass over prompt and answer makes it.
     progress: called with the stage, the number of groups done and the total; an exception from it stops the work.
@@ -76,7 +78,9 @@ def leave_out(
     """
     sets = _position_sets(model, ids, answer, groups, how)
     token = blank_token(model, replacement, "replacement") if how == "replace" else None
-    variants = [*(_variant(ids, positions, how, token) for positions in sets), Variant(tuple(ids), len(ids))]
+    kept = breaks or [()] * len(sets)
+    variants = [_variant(ids, positions, how, token, some) for positions, some in zip(sets, kept, strict=True)]
+    variants.append(Variant(tuple(ids), len(ids)))
     if progress is not None:
         progress(STAGE, 0, len(variants))
     prefix = None
@@ -125,10 +129,12 @@ def _reads_first(model: Runner) -> bool:
     return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
-def _variant(ids: Sequence[int], positions: Sequence[int], how: str, token: int | None) -> Variant:
+def _variant(
+    ids: Sequence[int], positions: Sequence[int], how: str, token: int | None, kept: Sequence[int]
+) -> Variant:
     if how == "mask":
         return Variant(tuple(ids), positions[0], tuple(positions))
-    return without(ids, positions, token)
+    return without(ids, positions, token, kept)
 
 
 def _begun_later(variant: Variant) -> Variant:

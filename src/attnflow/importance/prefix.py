@@ -59,8 +59,10 @@ class Variant:
         return min(self.shared, len(self.ids) - 1)
 
 
-def without(ids: Sequence[int], positions: Sequence[int], token: int | None) -> Variant:
-    """Return a prompt without some of its tokens, or with `token` in their places. positions: in order.
+def without(ids: Sequence[int], positions: Sequence[int], token: int | None, kept: Sequence[int] = ()) -> Variant:
+    """Return a prompt without some of its tokens, or with `token` in each of their places. positions: in order.
+
+    kept: tokens to put after the last place instead.
 
     >>> without([5, 6, 7, 8], [1, 2], None), without([5, 6, 7, 8], [1, 2], 0).ids
     (Variant(ids=(5, 8), shared=1, hidden=(), first=0), (5, 0, 0, 8))
@@ -68,7 +70,9 @@ def without(ids: Sequence[int], positions: Sequence[int], token: int | None) -> 
     left_out, shared = set(positions), positions[0] if positions else len(ids)
     if token is not None:
         return Variant(tuple(token if i in left_out else x for i, x in enumerate(ids)), shared)
-    return Variant(tuple(x for i, x in enumerate(ids) if i not in left_out), shared)
+    end = positions[-1] + 1 if positions else 0
+    before = [x for i, x in enumerate(ids[:end]) if i not in left_out]
+    return Variant((*before, *kept, *ids[end:]), shared)
 
 
 Fresh = Callable[[Variant], Row]
