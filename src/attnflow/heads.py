@@ -178,6 +178,7 @@ def rank_heads(
     layers = {number: to_numpy(heads).astype(np.float64) for number, heads in numbered.items()}
     scores: list[HeadScore] = []
     for number, heads in layers.items():
+        heads = heads[0] if heads.ndim == 4 and len(heads) == 1 else heads  # a batch of one
         if heads.ndim != 3:
             raise InputError(
                 f"weights have a batch of {len(heads)}: rank the heads of one text at a time"

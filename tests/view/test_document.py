@@ -244,7 +244,7 @@ def test_rows_and_paths_for_a_page_that_asks(trace: Any) -> None:
             lambda t: page.of_weights(np.ones((1, 1, 3, 4)) / 4),
             "weights have shapes (1, 3, 4): expected [head, query, key] in every layer, with as many queries as keys, for one text",
         ),
-        (lambda t: page.of_weights(np.ones((1, 2, 1, 3, 3)) / 3), "weights have shapes (1, 1, 3, 3), (1, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, for one text"),
+        (lambda t: page.of_weights([np.ones((2, 1, 3, 3)) / 3] * 2), "weights have shapes (2, 1, 3, 3), (2, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, for one text"),
         (lambda t: document.of_trace(t, query=[]), "query=[]: expected a position, a token, or several of them"),
         (lambda t: document.of_trace(object()), 'a page of a object: expected a trace with a graph (memory="graph")'),
     ],
@@ -417,6 +417,7 @@ def test_arrays_alone() -> None:
     random = np.random.default_rng(0)
     weights = random.dirichlet(np.ones(4), (2, 3, 4))
     found = page.of_weights(weights, list("abcd")).document
+    assert page.of_weights(tuple(weights[:, None]), list("abcd")).document == found  # transformers' batch of one
     graph = af.attention_graph(weights)
     assert np.allclose(unpacked(found["methods"]["subwords"]["flow"]["values"]), af.flow(graph), atol=1e-6)
     assert found["state"]["query"] == 0 and not found["causal"]

@@ -106,7 +106,7 @@ def of_weights(
     query: Query = None,
     residual: float = 0.5,
 ) -> Page:
-    """Return the page of attention weights ``[layer, head, query, key]``, without a model.
+    """Return the page of attention weights ``[layer, head, query, key]`` of one text, or of transformers' tuple for it.
 
     tokens: names of the positions; by default, numbers.
     text: the text that they come from.
@@ -122,6 +122,7 @@ def of_weights(
     from attnflow.trace import Trace
 
     layers = [to_numpy(layer) for layer in weight_layers(weights)]
+    layers = [layer[0] if layer.ndim == 4 and len(layer) == 1 else layer for layer in layers]  # a batch of one
     sizes = {layer.shape[-2:] for layer in layers}
     if len(sizes) > 1 or any(layer.ndim != 3 for layer in layers) or len(set(next(iter(sizes)))) > 1:
         raise InputError(
