@@ -49,7 +49,9 @@ def test_five_axes_are_refused_because_layers_and_texts_look_alike(axis: int) ->
     """torch.stack(outputs.attentions) has the layers first; with one text its first two axes look like a batch."""
     stacked = W[:, None] if axis == 0 else W[None]
     for given in (stacked, torch.tensor(stacked)):
-        with pytest.raises(af.InputError, match=r"five axes may be \[layer, batch, …\] or \[batch, layer, …\]: give one"):
+        with pytest.raises(
+            af.InputError, match=r"five axes may be \[layer, batch, …\] or \[batch, layer, …\]: give one"
+        ):
             af.attention_graph(given)
     if axis == 0:  # what the message advises
         assert np.allclose(af.attention_graph(list(stacked))[0], af.attention_graph(W))

@@ -146,8 +146,8 @@ def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
         array = as_array(weights, "weights")
         if array.ndim == 5:
             raise InputError(
-                f"weights have shape {tuple(array.shape)}, and five axes may be [layer, batch, …] or [batch, layer, …]: give "
-                "one array [batch, head, query, key] per layer, such as the tuple outputs.attentions of transformers, or "
+                f"weights have shape {tuple(array.shape)}, and five axes may be [layer, batch, …] or [batch, layer, …]: "
+                "give one array [batch, head, query, key] per layer, such as the tuple outputs.attentions of transformers, or "
                 "list(weights) if layers come first"
             )
         if array.ndim != 4:

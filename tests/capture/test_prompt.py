@@ -155,7 +155,9 @@ def in_units(prompt: Prompt, unit: str) -> list[int]:
     following, spaces = False, [False] * len(prompt)
     for i in reversed(range(len(prompt))):
         if unit != "word" and (piece := prompt.text[slice(*prompt.offsets[i])]):
-            between = not any(a < prompt.offsets[i][1] and prompt.offsets[i][0] < b for a, b in prompt.units(unit).ranges)
+            between = not any(
+                a < prompt.offsets[i][1] and prompt.offsets[i][0] < b for a, b in prompt.units(unit).ranges
+            )
             following = piece.isspace() and between
         spaces[i] = following and theirs[i]
     return [i for i, mark in enumerate(theirs) if mark and not spaces[i]]

@@ -145,7 +145,16 @@ def run(*words: str) -> None:
 def of_commands(folder: Path) -> Numbers:
     texts = folder / "texts.txt"
     texts.write_text("\n".join(TEXTS) + "\n")
-    run("corpus", "run", str(texts), str(folder / "job"), "--method", "raw,rollout,flow,answer_inputs", "--edges", "answer")
+    run(
+        "corpus",
+        "run",
+        str(texts),
+        str(folder / "job"),
+        "--method",
+        "raw,rollout,flow,answer_inputs",
+        "--edges",
+        "answer",
+    )
     run("corpus", "run", str(texts), str(folder / "plain"), "--method", "raw,rollout,flow")
     for job in ("job", "plain"):
         for part in sorted((folder / job).rglob("*.parquet")):

@@ -129,9 +129,7 @@ def _reads_first(model: Runner) -> bool:
     return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
-def _variant(
-    ids: Sequence[int], positions: Sequence[int], how: str, token: int | None, kept: Sequence[int]
-) -> Variant:
+def _variant(ids: Sequence[int], positions: Sequence[int], how: str, token: int | None, kept: Sequence[int]) -> Variant:
     if how == "mask":
         return Variant(tuple(ids), positions[0], tuple(positions))
     return without(ids, positions, token, kept)
