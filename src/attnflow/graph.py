@@ -147,8 +147,8 @@ def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
         if array.ndim == 5:
             raise InputError(
                 f"weights have shape {tuple(array.shape)}, and five axes may be [layer, batch, …] or [batch, layer, …]: "
-                "give one array [batch, head, query, key] per layer, such as the tuple outputs.attentions of transformers, or "
-                "list(weights) if layers come first"
+                "give one array [batch, head, query, key] per layer, such as the tuple outputs.attentions of transformers, "
+                "or list(weights) if layers come first"
             )
         if array.ndim != 4:
             raise InputError(
