@@ -108,5 +108,5 @@ def _finite_texts(layers: Sequence[NDArray[Any]], sizes: NDArray[np.int32]) -> N
     if bad.any():
         text = int(np.argmax(bad))
         raise InputError(f"the graph of text {text} has a negative capacity: expected non-negative numbers")
-    finite: NDArray[np.bool_] = np.stack([(np.isfinite(layer) | ~inside).all((1, 2)) for layer in layers]).all(0)
+    finite: NDArray[np.bool_] = np.logical_and.reduce([(np.isfinite(x) | ~inside).all((1, 2)) for x in layers])
     return finite
