@@ -51,10 +51,10 @@ def names(methods: Any) -> list[str]:
 
 def test_all_methods_of_an_encoder() -> None:
     found = methods_of(model("embedded"))
-    # kinds of edges have raw, rollout and flow; those by gradients also gather, columns and two other normalisations
+    # kinds of edges have raw, rollout and flow; those by gradients also two other normalisations
     by_gradients = sum("gradient" in name for name in EDGES)
     others = len(EDGES) - by_gradients - 2  # without mean and answer, which are listed first and below
-    assert len(set(names(found))) == len(found) == 3 + 3 * others + by_gradients * (5 + 4) + 7 + 4 + 3
+    assert len(set(names(found))) == len(found) == 3 + 3 * others + by_gradients * (3 + 4) + 5 + 4 + 3
     assert [(m.name, m.kind, m.edges, m.normalize, m.propagation) for m in found[:3]] == [
         ("mean · raw", "paper", "mean", "rows", "raw"),
         ("mean · rollout", "paper", "mean", "rows", "rollout"),
