@@ -42,7 +42,6 @@ JOBS: dict[str, dict[str, Any]] = {
     "raw, rollout and flow, all layers": {"methods": ["raw", "rollout", "flow"], "layers": "all"},
 }
 ANSWER_JOBS: dict[str, dict[str, Any]] = {
-    "gather, by attention-gradient": {"methods": ["gather"], "edges": "attention-gradient"},
     "answer rows": {"methods": ["answer_rows"]},
 }
 """Jobs for models that answer something; they are compared with a forward and backward pass."""

@@ -44,10 +44,9 @@ TASKS = {
     "answer-alone": "answer rows of the last tokens without a cache: the prompt is read first",
     "frozen": "answer edges by a frozen backward pass over everything, rows of the last tokens",
     "backward": "forward and checkpointed backward pass down to the embeddings",
-    "gather": "attention-gradient edges, gathered",
     "flashtrace": "FlashTrace's core with recomputed attention, the last tokens as a span",
 }
-BASELINE, BACKWARD = "forward", "backward"
+BASELINE = "forward"
 
 WARM = 1024
 """Tokens on which every task runs once beforehand, so that compilation is not timed."""
@@ -62,10 +61,9 @@ LONG = 65_536
 
 @dataclass(frozen=True)
 class Goal:
-    """What a task may cost: a multiple of another task's time, and a peak of memory."""
+    """What a task may cost: a multiple of the forward pass's time, and a peak of memory."""
 
     times: float | None = None
-    of: str = BASELINE
     peak_times: float | None = None
     peak_gib: float | None = None
 
@@ -74,7 +72,6 @@ class Goal:
 class Row:
     """The result of one task: median seconds, the largest peak above the model in GiB, and comparisons.
 
-    ratio: to the seconds of the task that its goal names, by default the forward pass.
     note: a check of the result, or why there is none.
     """
 
@@ -87,7 +84,6 @@ class Row:
     peak_times: float | None
     note: str
     goal: Goal = field(default_factory=Goal)
-    ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -178,7 +174,7 @@ def goal_of(task: str, tokens: int) -> Goal:
         return Goal(0.04 if tokens >= 131072 else 0.1 if tokens >= 10240 else None, peak_gib=1.0)
     if task in ("answer-alone", "frozen"):
         return Goal(2.0)
-    return Goal(1.25, BACKWARD) if task == "gather" else Goal()
+    return Goal()
 
 
 @contextlib.contextmanager
@@ -274,7 +270,6 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
         "answer-alone": lambda: s.wrapped.answer(prompt, answer=answer).sources(),
         "frozen": lambda: s.wrapped.trace(tensors, memory="linear", edges="answer").answer_rows(list(last)),
         "backward": lambda: checkpointed_backward(s),
-        "gather": lambda: s.wrapped.trace(tensors, memory="linear", edges="attention-gradient").gather(),
         "flashtrace": lambda: span_of(s.rival, s.model, s.ids, s.span, lambda: forward(s)),
     }
     return {name: task for name, task in tasks.items() if name in names}
@@ -288,7 +283,7 @@ def note_of(name: str, result: Any) -> str:
     if name in ("answer-pass", "frozen"):
         gap = result.gap if name == "answer-pass" else result.provenance["evidence"]["gap"]
         return f"parts add up to within {gap:.0e}"
-    if name == BACKWARD:
+    if name == "backward":
         return f"attention by {result[1]}"
     return ""
 
@@ -368,14 +363,13 @@ def rows_of(
     seconds = {name: statistics.median(x for x, _ in some) for name, some in figures.items()}
     peaks = {name: max(x for _, x in some) for name, some in figures.items()}
 
-    def ratio(values: dict[str, float], name: str, of: str) -> float | None:
-        return values[name] / values[of] if name in values and values.get(of, 0) > 0 else None
+    def ratio(values: dict[str, float], name: str) -> float | None:
+        return values[name] / values[BASELINE] if name in values and values.get(BASELINE, 0) > 0 else None
 
     def row(name: str, note: str) -> Row:
-        goal = goal_of(name, tokens)
         return Row(
-            name, tokens, layers, seconds.get(name), ratio(seconds, name, BASELINE), peaks.get(name),
-            ratio(peaks, name, BASELINE), note, goal, ratio(seconds, name, goal.of),
+            name, tokens, layers, seconds.get(name), ratio(seconds, name), peaks.get(name), ratio(peaks, name), note,
+            goal_of(name, tokens),
         )  # fmt: skip
 
     return [row(name, note) for name, note in notes.items()]
@@ -450,8 +444,7 @@ def names_of(tasks: str | None, rival: str | None) -> list[str]:
         raise InputError(f"tasks {strange[0]!r}: expected some of {', '.join(TASKS)}")
     if "flashtrace" in names and rival is None:
         raise InputError("the task flashtrace needs the folder of its package: give --flashtrace")
-    also = {BASELINE, *((BACKWARD,) if "gather" in names else ())}
-    return [name for name in TASKS if name in names or name in also]
+    return [name for name in TASKS if name in (BASELINE, *names)]
 
 
 def table_of(rows: list[Row]) -> Table:
@@ -463,7 +456,6 @@ def table_of(rows: list[Row]) -> Table:
     for row in rows:
         goal = row.goal
         parts = [
-            "" if goal.times is None or goal.of == BASELINE else f"{shown(row.ratio, 2)} × {goal.of}",
             "" if goal.times is None else f"≤ {goal.times:.2f}",
             "" if goal.peak_times is None else f"peak ≤ {goal.peak_times:.0f} ×",
             "" if goal.peak_gib is None else f"peak ≤ {goal.peak_gib:.0f} GiB",

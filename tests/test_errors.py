@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a batch for one pair": (lambda: af.max_flow(np.stack([A, A]), 0, 0), "the graph has a batch of 2: give one graph of it, for example A[0]"),
     "two queries for one pair": (lambda: af.max_flow(A, [0, 1], 0), "query=[0, 1] is not a position: expected one int"),
     "normalizing infinity": (lambda: af.flow(np.full((2, 2, 2), np.inf), normalize=True), "normalize=True divides by the sum of the flows, which is infinite for this graph"),
-    "an unknown method": (lambda: af.single_head(W, 0, 0, "shap"), "method='shap': expected one of 'rollout', 'flow', 'joint_flow'"),
+    "an unknown method": (lambda: af.single_head(W, 0, 0, "shap"), "method='shap': expected one of 'rollout', 'flow'"),
     "a head of a layer": (lambda: af.single_head(W, 0, 7), "head 7 does not exist: there are 3, so expected -3 to 2"),
     "a position twice": (lambda: af.merge(A, [[0, 1], [1, 2, 3]]), "position 1 is in 2 groups: expected each of 4 positions in exactly one"),
     "a position left out": (lambda: af.merge(A, [[0, 1], [3]]), "position 2 is in 0 groups: expected each of 4 positions in exactly one"),
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "numbers beyond all doubles": (lambda: af.flow([[[10**400]]]), "the graph cannot be read as an array of numbers: got list, expected an array, a tensor or nested lists of equal lengths"),
     "no groups": (lambda: af.merge(A, None), "groups=None: expected a list of lists of positions, or one label per position"),
     "lists and labels": (lambda: af.merge(A, [0, [1], 2, 3]), "groups mixes lists and labels: expected only lists of positions, or only labels"),
-    "a method that is no word": (lambda: af.single_head(W, 0, 0, []), "method=[]: expected one of 'rollout', 'flow', 'joint_flow'"),
+    "a method that is no word": (lambda: af.single_head(W, 0, 0, []), "method=[]: expected one of 'rollout', 'flow'"),
     "a word for a number of paths": (lambda: af.max_flow(A, 0, 0).paths("3"), "limit='3': expected 0 or more, or None for all paths"),
     "groups for one level only": (lambda: af.merge([np.ones((2, 3))], [[0], [1, 2], [3]]), "the levels of this graph have [3, 2] positions: expected one list of groups for each of the 2 levels, input first; got 3"),
 }  # fmt: skip

@@ -86,7 +86,7 @@ def test_linear_is_the_graph_of_the_same_edges(name: str, edges: str, normalize:
         linear = wrapped.trace(
             given(), memory="linear", edges=edges, normalize=normalize, queries=queries, layers=[-1, 0]
         )
-        raw, rollout, columns = linear.raw(), linear.rollout(residual=0.3), linear.columns(receptive_field=None)
+        raw, rollout = linear.raw(), linear.rollout(residual=0.3)
     assert np.abs(weights - weights.mean()).max() > 1e-2
     top = len(weights) - 1
     start = np.eye(N)[queries]
@@ -94,20 +94,7 @@ def test_linear_is_the_graph_of_the_same_edges(name: str, edges: str, normalize:
     np.testing.assert_allclose(raw.values, np.stack([weights[top][queries], weights[0][queries]]), **near)
     expected = np.stack([rolled(weights, whole, 0.3, start, l) for l in (top, 0)])
     np.testing.assert_allclose(rollout.values, expected, **near)
-    np.testing.assert_allclose(columns.values[0, 0], weights.sum((0, 1)), **near)
     assert linear.provenance["edges"] == edges and linear.provenance["edges_normalized"] == normalize
-
-
-@pytest.mark.parametrize("name", ["BERT", "Llama", "Mistral", "gpt-oss"])
-def test_columns_are_the_mean_over_who_can_see(name: str) -> None:
-    wrapped = model(name)
-    with in_double(wrapped.model):
-        weights, _ = matrices(name, "head-norm", "rows", given())
-        attention = EDGES["mean"].function(wrapped.trace(given(), edges="mean")).numpy()
-        columns = wrapped.trace(given(), memory="linear", edges="head-norm").columns()
-    seen = (attention > 0).sum(1)
-    np.testing.assert_allclose(columns.values[0, 0], (weights.sum(1) / seen).sum(0), rtol=1e-9)
-    assert columns.method == "columns" and columns.layers == (2,)
 
 
 def test_softcaps_weigh_as_their_matrix_does() -> None:
@@ -368,12 +355,9 @@ def test_batches_give_what_single_texts_give(name: str, edges: str | None) -> No
             assert together.tokens == one.tokens
             np.testing.assert_allclose(together.raw().values, one.raw().values, atol=1e-9)
             np.testing.assert_allclose(together.rollout().values, one.rollout().values, atol=1e-9)
-            np.testing.assert_allclose(together.columns().values, one.columns().values, rtol=1e-9)
             if edges is None:
                 ratio = together.rollout(receptive_field="ratio").values  # depends on the mask without its padding
                 np.testing.assert_allclose(ratio, one.rollout(receptive_field="ratio").values, rtol=1e-8)
-                measured = [t.rollout(residual="measured").values for t in (together, one)]
-                np.testing.assert_allclose(*measured, atol=1e-9)
 
 
 def test_a_list_of_texts_and_none_at_all() -> None:
@@ -482,7 +466,6 @@ def test_nothing_square_is_made(name: str, edges: str | None, monkeypatch: pytes
         with Living() as alive:
             trace = wrapped.trace(given(n), memory="linear", edges=edges, queries=[{-1: 1.0, 5: 1.0}, 7])
             trace.rollout()
-            trace.columns()
         assert n * 48 <= alive.largest <= n * 48 * 2
         peaks.append(alive.peak)
     assert peaks[1] < 2.1 * peaks[0]

@@ -20,7 +20,6 @@ from attnflow.capture.fingerprint import fingerprint_of_weights
 from attnflow.capture.frozen import Below
 from attnflow.capture.generate import Progress, Written
 from attnflow.capture.kv_cache import reading_cache
-from attnflow.capture.passes import Residual
 from attnflow.capture.picture import Picture
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span, plain_ids
 from attnflow.capture.runner import Runner
@@ -165,7 +164,7 @@ class Answer:
         method: str | None = None,
         signed: bool = False,
         layer: int = -1,
-        residual: Residual = 0.5,
+        residual: float = 0.5,
         sinks: str = "keep",
         edges: str | None = None,
     ) -> TokenAttention:
@@ -191,8 +190,7 @@ class Answer:
             "answer_inputs" (for a prompt with an image: answer edges followed all the way down, to words and patches);
             "fading" (how fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one
             scale, see `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer,
-            residual, sinks and edges as in `Trace`; or "gather" or "columns" of edges that are about the answer
-            (`Trace.gather`; columns treats every position as its own token).
+            residual, sinks and edges as in `Trace`.
             The values of a unit's tokens are added up, except for flow: flow to a unit is the maximum flow from the
             whole span to the whole unit, as in `bottleneck`.
         signed: return parts of the log-odds (the default method is then "answer_rows"), including the first token; what

@@ -1,4 +1,4 @@
-"""The attention graph of a prompt and its answer: raw attention, rollout, flow, gather and columns, and bottlenecks."""
+"""The attention graph of a prompt and its answer: raw attention, rollout and flow, and bottlenecks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from attnflow.answer_rows import Units
 from attnflow.capture.answer_pass import log_odds
 from attnflow.capture.encode import decoder_start, wired
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.passes import Residual
 from attnflow.capture.prompt import AnswerLabels, Prompt
 from attnflow.capture.runner import Runner
 from attnflow.edges import traced_encoding
@@ -54,14 +53,10 @@ class AnswerGraph:
         return self._trace(None, range(len(self.ids)))
 
     def scores(
-        self, method: str, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
+        self, method: str, tokens: Sequence[int], layer: int, residual: float, sinks: str, edges: str | None
     ) -> tuple[Floats, dict[str, Any]]:
         """Return what the graph gives each token of the prompt: the mean over the positions that decide the span."""
         n = len(self.prompt.ids)
-        if method in ("gather", "columns"):
-            gathered = self._trace(edges or "answer", tokens).gather(1.0 if method == "columns" else None)
-            whole: Floats = gathered.row()[:n].astype(np.float64)
-            return whole, {k: v for k, v in gathered.provenance.items() if k in ("residual", "edges", "reliability")}
         trace = self._trace(edges, tokens)
         queries = list(tokens) if self.two_stacks else [n - 1 + t for t in tokens]
         options: dict[str, Any] = {"query": queries, "layer": layer, "sinks": sinks}
@@ -70,7 +65,7 @@ class AnswerGraph:
         return values, {k: v for k, v in result.provenance.items() if k in KEPT}
 
     def flow_to(
-        self, units: Units, tokens: Sequence[int], layer: int, residual: Residual, sinks: str, edges: str | None
+        self, units: Units, tokens: Sequence[int], layer: int, residual: float, sinks: str, edges: str | None
     ) -> Floats:
         """Return the maximum flow from the span to each unit, merged before solving; a unit that only decides gets 0."""
         if self.two_stacks:

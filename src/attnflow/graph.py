@@ -61,7 +61,7 @@ def attention_graph(
 
 def check_residual(residual: float) -> None:
     if isinstance(residual, bool) or not isinstance(residual, int | float | np.number) or not 0 <= residual <= 1:
-        raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
+        raise InputError(f"residual={residual!r}: expected a number between 0 and 1 (the paper uses 0.5)")
 
 
 def with_residual(weights: ArrayT, residual: float) -> ArrayT:
@@ -70,12 +70,6 @@ def with_residual(weights: ArrayT, residual: float) -> ArrayT:
     if residual == 0:
         return weights
     graph: ArrayT = (1 - residual) * weights + residual * eye_like(weights, int(weights.shape[-1]))
-    return graph
-
-
-def with_own_shares(weights: ArrayT, shares: ArrayT) -> ArrayT:
-    """Return ``(1 - r_q) · W[q, k] + r_q · [q = k]``: `with_residual` with a separate weight ``r[…, query]`` per query."""
-    graph: ArrayT = (1 - shares)[..., None] * weights + shares[..., None] * eye_like(weights, int(weights.shape[-1]))
     return graph
 
 

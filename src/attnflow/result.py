@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attnflow.view.result_view import ResultView
 
 
-ADDING = ("answer_rows", "answer_inputs", "gather", "integrated gradients", "shapley", "gradient", "blank-out")
+ADDING = ("answer_rows", "answer_inputs", "integrated gradients", "shapley", "gradient", "blank-out")
 """Methods with one number per token about the answer: the number of a word or group is the sum over its tokens."""
 
 

@@ -10,7 +10,7 @@ ANSWER_WAYS = (METHOD, INPUTS)
 """The ways to add up answer edges into what the answer takes from each token."""
 
 FADING, COMBINED = "fading", "combined"
-METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow", "gather", "columns")
+METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow")
 
 TOKENS = 40
 """The default limit on the number of tokens that a model writes."""

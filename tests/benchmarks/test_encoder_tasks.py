@@ -95,9 +95,9 @@ def test_methods_are_what_the_package_says_and_cost_what_they_run(embedded: af.M
     (question,) = questions(embedded, [text], [None], False)
     every = {one.method: one for one in explanations(embedded, question, 3)}
     trace = embedded.trace(text)
-    for view in ("raw", "rollout", "flow", "joint flow"):
+    for view in ("raw", "rollout", "flow"):
         for layer in range(6):
-            expected = getattr(trace, view.replace(" ", "_"))(layer=layer).values[0, 0]
+            expected = getattr(trace, view)(layer=layer).values[0, 0]
             np.testing.assert_allclose(every[f"{view} L{layer + 1}"].scores, expected, atol=1e-6)
     rows = embedded.trace(text, edges="answer").answer_rows().values[0, 0]
     np.testing.assert_allclose(every["answer rows"].scores, rows, atol=1e-6)

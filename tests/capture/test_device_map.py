@@ -26,8 +26,7 @@ MORE = {
     "normalized": lambda m: m.trace(_ids(LONG), memory="linear", edges="mean", normalize="graph").rollout().values,
     "value-zeroing": lambda m: m.trace(_ids(SHORT), edges="value-zeroing").rollout().values,
     "answer edges, linear rollout": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").rollout().values,
-    "answer edges, gather": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").gather().values,
-    "attention-gradient, gather": lambda m: m.trace(_ids(SHORT), edges="attention-gradient").gather().values,
+    "attention-gradient, rollout": lambda m: m.trace(_ids(SHORT), edges="attention-gradient").rollout().values,
     "rollout of an answer": lambda m: m.answer(LONG, answer=[3, 4, 5]).sources(method="rollout").values,
 }
 
@@ -35,7 +34,7 @@ OF_WEIGHTS = {
     "texts at once, answer": lambda m: _layers(batched.edges_of(text_batch(m), "answer").weights),
     "texts at once, gradient": lambda m: _layers(batched.edges_of(text_batch(m), "attention-gradient").weights),
     "texts at once, max": lambda m: _layers(batched.edges_of(text_batch(m), "max").weights),
-    "texts at once, parts": lambda m: batched.split(text_batch(m), attention=True).gather().cpu().numpy(),
+    "texts at once, parts": lambda m: batched.split(text_batch(m)).answer_rows(True).cpu().numpy(),
     "value-norm": lambda m: m.trace(_ids(SHORT), edges="value-norm").rollout().values,
     "alti": lambda m: m.trace(_ids(SHORT), edges="alti").rollout().values,
     "head-norm": lambda m: m.trace(_ids(LONG), memory="linear", edges="head-norm").rollout().values,
@@ -93,8 +92,6 @@ def test_an_encoder_on_disk_says_what_its_weights_are_needed_for(tmp_path: Path)
     spread = af.wrap(accelerate.dispatch_model(model, places, offload_dir=tmp_path))
     expected, trace = af.wrap(build()).trace(_ids(SHORT)), spread.trace(_ids(SHORT))
     np.testing.assert_array_equal(trace.rollout().values, expected.rollout().values)
-    with pytest.raises(ValueError, match='residual="measured" needs to know what attention adds'):
-        trace.rollout(residual="measured")  # the weights of its norms are not in memory after a pass
     with pytest.raises(ModelError, match="the projection after the attention is not a plain matrix in memory"):
         spread.trace(_ids(SHORT), edges="value-norm")
 

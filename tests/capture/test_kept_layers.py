@@ -58,7 +58,7 @@ def test_all_some_and_none_give_the_same(name: str, edges: str, keep: Callable[[
         keep(layers)
         with Wide():
             trace = wrapped.trace(ids_of(wrapped), memory="linear", edges=edges, queries=[3, 13], layers=[-1, 0])
-            results[layers] = [trace.gather(), trace.gather(), trace.rollout(), trace.raw(), trace.columns()]
+            results[layers] = [trace.rollout(), trace.rollout(), trace.raw()]
             results[layers] += [trace.answer_rows(signed=True)] if edges == "answer" else []
     for layers in (SOME, ALL):
         for result, expected in zip(results[layers], results[NONE], strict=True):
@@ -107,7 +107,7 @@ def test_memory_goes_with_the_trace(name: str, edges: str, keep: Callable[[int],
     with Living() as alive:
         before = alive.bytes
         trace = wrapped.trace(ids_of(wrapped), memory="linear", edges=edges)
-        trace.gather()
+        trace.rollout()
         graphs = [call.graph for call in trace.explained.descent.calls]
         leaves = [weakref.ref(graph.entered) for graph in graphs] + [weakref.ref(graph.left) for graph in graphs]
         assert all(leaf() is not None for leaf in leaves) and alive.bytes > before

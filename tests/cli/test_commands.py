@@ -67,36 +67,34 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--query", "--5"], "query '--5' is not a token of this text"),
         (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
         (["--layer", "all"], "layer all: a table shows one layer; use --json or --output for all of them"),
-        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, joint_flow, answer_inputs, answer_rows, gather, columns, blank-out, gradient, integrated-gradients or shapley"),
-        (["--method", "gather", "--edges", "alti"], "method 'gather' adds up edges by gradients, and --edges 'alti' are not about an answer: give --edges 'attention-gradient', 'gradient' or 'answer', or leave it out"),
+        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, answer_inputs, answer_rows, blank-out, gradient, integrated-gradients or shapley"),
+        (["--method", "gather"], "method 'gather': expected raw, rollout, flow, answer_inputs, answer_rows, blank-out, gradient, integrated-gradients or shapley"),
         (["--normalize", "rows"], "--normalize 'rows' requires --edges: give that too, or leave it out"),
-        (["--edges", "alti", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to rollout: leave it out, or choose one of those methods"),
-        (["--edges", "alti", "--method", "gradient"], "--edges 'alti' applies to raw, rollout, flow, joint_flow, gather, columns, not to gradient: leave it out, or choose one of those methods"),
-        (["--method", "joint_flow", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --method joint_flow: leave one of them out; without --beside and --importance, the page shows the values of --method joint_flow"),
+        (["--edges", "alti", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to rollout: leave it out, or choose one of those methods"),
+        (["--edges", "alti", "--method", "gradient"], "--edges 'alti' applies to raw, rollout, flow, not to gradient: leave it out, or choose one of those methods"),
         (["--method", "answer_rows", "--importance", "none", "-o", "x.html"], "method answer_rows: the page of this text has answer_inputs; leave --method out, or use the terminal"),
         (["--beside", "caf\udce9", "-o", "x.html"], "the text contains bytes that are not UTF-8: decode it with its own encoding first"),
         (["--edges", "alti", "-o", "x.html", "--importance", "none"], "--beside and --importance need the page of a text, which has no --edges"),
         (["--beside", "the keys"], "--beside and --beside-model need a page: add -o page.html, or leave them out"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
-        (["--method", "flow", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to flow"),
+        (["--method", "flow", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to flow"),
         (["--of", "logit"], "--of 'logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to answer_rows: leave it out, or choose one of those methods"),
         (["--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
-        (["--method", "answer_inputs", "--query", "key"], "--query 'key' applies to raw, rollout, flow, joint_flow, answer_rows, not to answer_inputs: leave it out"),
-        (["--method", "answer_inputs", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, joint_flow, not to answer_inputs: leave it out"),
-        (["--method", "answer_rows", "--edges", "alti"], "--edges 'alti' applies to raw, rollout, flow, joint_flow, gather, columns, not to answer_rows: leave it out"),
+        (["--method", "answer_inputs", "--query", "key"], "--query 'key' applies to raw, rollout, flow, answer_rows, not to answer_inputs: leave it out"),
+        (["--method", "answer_inputs", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, not to answer_inputs: leave it out"),
+        (["--method", "answer_rows", "--edges", "alti"], "--edges 'alti' applies to raw, rollout, flow, not to answer_rows: leave it out"),
         (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
         (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
         (["--method", "gradient", "--answer", "0", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --answer"),
-        (["--method", "blank-out", "--words", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, joint_flow, not to blank_out: leave it out"),
+        (["--method", "blank-out", "--words", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, not to blank_out: leave it out"),
         (["--importance", "full"], "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all tokens; attnflow compare has --importance too"),
         (["--importance", "much", "-o", "x.html"], "importance 'much': expected none, fast, full, or a number of seconds for blank-out"),
-        (["--residual", "2"], "residual '2': expected a weight between 0 and 1, or measured"),
-        (["--residual", "real"], "residual 'real': expected a weight between 0 and 1, or measured"),
+        (["--residual", "2"], "residual '2': expected a number between 0 and 1"),
+        (["--residual", "measured"], "residual 'measured': expected a number between 0 and 1"),
         (["--sinks", "drop"], "--sinks 'drop': expected one of 'keep', 'residual'"),
-        (["--method", "raw", "--residual", "measured"], "--residual 'measured' applies to rollout, flow, joint_flow, not to raw: leave it out"),
-        (["--method", "gradient", "--sinks", "residual"], "--sinks 'residual' applies to raw, rollout, flow, joint_flow, not to gradient: leave it out"),
-        (["--residual", "measured", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --residual"),
+        (["--method", "raw", "--residual", "0.3"], "--residual 0.3 applies to rollout, flow, not to raw: leave it out"),
+        (["--method", "gradient", "--sinks", "residual"], "--sinks 'residual' applies to raw, rollout, flow, not to gradient: leave it out"),
         (["--edges", "value-norm", "--sinks", "residual"], "--sinks \"residual\" needs to know which positions are sinks"),
         (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
     ],
@@ -170,19 +168,19 @@ def test_a_page_of_bytes_that_are_no_text_is_refused_as_the_terminal_refuses_it(
         )
 
 
-def test_measured_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:
+def test_another_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:
     trace = af.load(model).trace("the key")
     for method in ("rollout", "flow"):
-        options = ("--method", method, "--residual", "measured", "--sinks", "residual", "--json")
+        options = ("--method", method, "--residual", "0.3", "--sinks", "residual", "--json")
         result = json.loads(attnflow("show", "the key", "-m", model, *options).out)
-        expected = getattr(trace, method)(layer=-1, residual="measured", sinks="residual")
-        assert np.allclose(result["values"], expected.values) and result["provenance"]["residual"] == "measured"
+        expected = getattr(trace, method)(layer=-1, residual=0.3, sinks="residual")
+        assert np.allclose(result["values"], expected.values) and result["provenance"]["residual"] == 0.3
         assert result["provenance"]["sinks"] == expected.provenance["sinks"]
     result = json.loads(
-        attnflow("compare", "the key", "-m", model, "--residual", "measured", "--sinks", "residual", "--json").out
+        attnflow("compare", "the key", "-m", model, "--residual", "0.3", "--sinks", "residual", "--json").out
     )
     assert np.allclose(
-        result["values"]["rollout"], trace.rollout(layer=-1, residual="measured", sinks="residual").row()
+        result["values"]["rollout"], trace.rollout(layer=-1, residual=0.3, sinks="residual").row()
     )
 
 

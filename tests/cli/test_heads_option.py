@@ -74,7 +74,7 @@ def test_heads_are_ranked_by_an_alignment(attnflow: Any, trace: af.Trace, given:
         (
             ["--heads", "all", "--method", "flow"],
             "--method flow cannot be combined with --heads all: leave one of them out; one head, such as --heads L3.5, takes raw, "
-            "rollout, flow, joint_flow",
+            "rollout, flow",
         ),
         (["--heads", "L1.1", "--layer", "L1"], "--layer L1: --heads L1.1 already names a layer, so leave --layer out"),
         (

@@ -37,7 +37,7 @@ def test_both_texts_are_printed(
     assert [text["method"] for text in result["texts"]] == ["answer_inputs"] * 2
     attnflow("similarity", *PAIR, "-m", folder, "-o", str(tmp_path / "s.json"))
     assert json.loads((tmp_path / "s.json").read_text())["texts"][0]["method"] == "blank-out"
-    attnflow("similarity", *PAIR, "-m", folder, "--method", "gather", "-o", str(tmp_path / "s.html"))
+    attnflow("similarity", *PAIR, "-m", folder, "--method", "rollout", "-o", str(tmp_path / "s.html"))
     assert "attnflow-similarity" in (tmp_path / "s.html").read_text()
 
 

@@ -28,7 +28,7 @@ def rows(output: Path) -> list[dict[str, Any]]:
     ("methods", "options"),
     [
         ("raw,rollout,flow", {"layers": "all"}),
-        ("gather,columns", {"edges": "attention-gradient"}),
+        ("raw,rollout", {"edges": "attention-gradient"}),
         ("answer_rows,answer_inputs", {}),
         ("rollout,flow", {"edges": "answer", "layers": "all"}),
     ],

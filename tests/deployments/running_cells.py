@@ -417,7 +417,6 @@ def shared_layers(folder: Path) -> Outcome:
 
     def numbers(model: af.Model) -> Numbers:
         return {
-            "measured": model.trace(text()).rollout(residual="measured").values,
             "head-norm": model.trace(text(), edges="head-norm").rollout().values,
         }
 
@@ -682,7 +681,7 @@ def unchanged(model: Any) -> Any:
     return model
 
 
-PLAIN_EDGES = ("rollout", "rollout, measured")
+PLAIN_EDGES = ("rollout",)
 MERGED = "compared with the merged weights"
 
 CELLS = [

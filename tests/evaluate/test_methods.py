@@ -51,10 +51,10 @@ def names(methods: Any) -> list[str]:
 
 def test_all_methods_of_an_encoder() -> None:
     found = methods_of(model("embedded"))
-    # kinds of edges have raw, rollout and flow; those by gradients also gather, columns and two other normalisations
+    # kinds of edges have raw, rollout and flow; those by gradients also two other normalisations
     by_gradients = sum("gradient" in name for name in EDGES)
     others = len(EDGES) - by_gradients - 2  # without mean and answer, which are listed first and below
-    assert len(set(names(found))) == len(found) == 3 + 3 * others + by_gradients * (5 + 4) + 7 + 4 + 3
+    assert len(set(names(found))) == len(found) == 3 + 3 * others + by_gradients * (3 + 4) + 5 + 4 + 3
     assert [(m.name, m.kind, m.edges, m.normalize, m.propagation) for m in found[:3]] == [
         ("mean · raw", "paper", "mean", "rows", "raw"),
         ("mean · rollout", "paper", "mean", "rows", "rollout"),
@@ -68,8 +68,6 @@ def test_all_methods_of_an_encoder() -> None:
         "attention-gradient · raw",
         "attention-gradient · rollout",
         "attention-gradient · flow",
-        "attention-gradient · gather",
-        "attention-gradient · columns",
         "attention-gradient (rows) · rollout",
         "attention-gradient (rows) · flow",
         "attention-gradient (graph) · rollout",
@@ -125,8 +123,6 @@ def alone(m: Any, text: str, method: Method, number: int) -> Any:
     if method.name in ("gradient", "gradient-input"):
         return np.abs(m.gradient(text, reduce="l2" if method.name == "gradient" else "times-input").row())
     trace = m.trace(text, edges=method.edges, normalize=method.normalize, answer=number, of="logit")
-    if method.propagation in ("gather", "columns"):
-        return trace.gather(residual=1 if method.propagation == "columns" else None).row()
     if method.propagation == "answer_rows":
         return trace.answer_rows().row()
     if method.propagation == "answer_inputs":
@@ -196,14 +192,14 @@ def test_seconds_are_of_all_that_a_method_needs(monkeypatch: pytest.MonkeyPatch)
         Method("alti · raw", "edges", "alti", "rows", "raw"),
         Method("gradient · raw", "edges", "gradient", "none", "raw"),
         Method("gradient (rows) · flow", "edges", "gradient", "rows", "flow"),
-        Method("attention-gradient · gather", "edges", "attention-gradient", "none", "gather"),
+        Method("attention-gradient · rollout", "edges", "attention-gradient", "none", "rollout"),
         *(Method(name, "importance") for name in WITHOUT_CAPTUM),
         Method("random", "baseline"),
     ]
     found = score_text(model("classifier"), TEXT, methods)
     order = (
         "pass", "capture", "mean", "mean raw", "mean flow", "alti", "alti raw", "capture with gradient", "gradient",
-        "gradient raw", "rows", "rows flow", "attention-gradient", "gather", "blank-out",
+        "gradient raw", "rows", "rows flow", "attention-gradient", "its rollout", "blank-out",
     )  # fmt: skip
     took = {what: 2.0**i for i, what in enumerate(order)}
     needs = [
@@ -212,7 +208,7 @@ def test_seconds_are_of_all_that_a_method_needs(monkeypatch: pytest.MonkeyPatch)
         ("capture", "alti", "alti raw"),
         ("capture with gradient", "gradient", "gradient raw"),
         ("capture with gradient", "rows", "rows flow"),
-        ("capture with gradient", "attention-gradient", "gather"),
+        ("capture with gradient", "attention-gradient", "its rollout"),
         ("blank-out",),
         ("pass",),
         ("pass",),
@@ -241,8 +237,8 @@ def test_the_answer_that_is_explained() -> None:
     for name, row in rows.items():
         about = "gradient" in name or name == "blank-out"
         assert np.allclose(row, before[name], rtol=1e-3) != about or name == "random", name
-    expected = m.trace(TEXT, edges="attention-gradient", answer=other, of="logit").gather().row()[1:-1]
-    np.testing.assert_allclose(rows["attention-gradient · gather"], expected, rtol=1e-4)
+    expected = m.trace(TEXT, edges="attention-gradient", answer=other, of="logit").rollout(layer=-1).row()[1:-1]
+    np.testing.assert_allclose(rows["attention-gradient · rollout"], expected, rtol=1e-4)
     np.testing.assert_allclose(rows["blank-out"], m.blank_out(TEXT, other).row()[1:-1], rtol=1e-4, atol=1e-9)
 
 

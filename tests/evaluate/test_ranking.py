@@ -105,8 +105,6 @@ def test_pairs() -> None:
         "normalisation": [("alti · rollout, max", "alti · rollout")],
     }
     assert list(pairs(METHODS[-2:])) == []
-    ways = [method(way, "edges", "gradient", way) for way in ("rollout", "gather", "columns")]
-    assert list(pairs(ways)) == [("propagation", 1, 0), ("propagation", 2, 0), ("propagation", 1, 2)]
 
 
 def test_cells(summary: dict[str, Any]) -> None:

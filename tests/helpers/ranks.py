@@ -45,15 +45,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 RESULTS: dict[str, Callable[[Any], Any]] = {
     "raw": lambda m: m.trace(_ids(SHORT)).raw(),
     "rollout": lambda m: m.trace(_ids(SHORT)).rollout(),
-    "rollout, measured": lambda m: m.trace(_ids(SHORT)).rollout(residual="measured"),
     "flow": lambda m: m.trace(_ids(SHORT)).flow(query=-1, layer=-1),
     "rows": lambda m: m.trace(_ids(LONG), memory="linear", queries=[-1, {-1: 0.5, 3: 0.5}], layers=[-1, 0]).rollout(),
     "rows, field": lambda m: m.trace(_ids(LONG), memory="linear").rollout(receptive_field="ratio"),
-    "columns": lambda m: m.trace(_ids(LONG), memory="linear").columns(),
     "answer edges": lambda m: m.trace(_ids(SHORT), edges="answer").rollout(),
     "answer edges, rows": lambda m: m.trace(_ids(SHORT), edges="answer").answer_rows(signed=True),
     "answer edges, linear": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").answer_rows(signed=True),
-    "answer edges, columns": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").columns(),
+    "answer edges, inputs": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").answer_inputs(),
     "attention-gradient": lambda m: m.trace(_ids(LONG), memory="linear", edges="attention-gradient").rollout(),
     "a given answer": lambda m: m.answer(LONG, answer=ANSWER).matrix(signed=True),
     "a written answer": lambda m: m.answer(LONG, max_new_tokens=4).matrix(signed=True),
@@ -76,7 +74,6 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "rows of edges='attention-gradient'": lambda m: m.trace(
         _ids(SHORT), memory="linear", edges="attention-gradient", normalize="rows"
     ).rollout(),
-    "gather": lambda m: m.trace(_ids(SHORT), memory="linear", edges="answer").gather(),
     "edges of many texts at once": lambda m: batched.edges_of(text_batch(m), "answer"),
     "seconds=": lambda m: m.blank_out(_ids(SHORT), by=1, seconds=1.0),
     "watch": lambda m: m.answer(LONG, watch=print),

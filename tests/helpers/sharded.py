@@ -19,11 +19,10 @@ ANSWER = [3, 4, 5]
 
 RESULTS: dict[str, Callable[[Any], Any]] = {
     "rollout": lambda m: m.trace(text()).rollout(),
-    "rollout, measured": lambda m: m.trace(text()).rollout(residual="measured"),
     "head-norm": lambda m: m.trace(text(), edges="head-norm").rollout(),
     "head-norm, linear": lambda m: m.trace(text(), memory="linear", edges="head-norm").rollout(),
     "answer edges": lambda m: m.trace(text(), edges="answer").rollout(),
-    "answer edges, linear": lambda m: m.trace(text(), memory="linear", edges="answer").columns(),
+    "answer edges, linear": lambda m: m.trace(text(), memory="linear", edges="answer").answer_inputs(),
     "a given answer": lambda m: m.answer(text()["input_ids"][0].tolist(), answer=ANSWER).matrix(signed=True),
 }
 

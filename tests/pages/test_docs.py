@@ -165,7 +165,7 @@ def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     assert len(pages) > 12
     for page in pages:
         seen = Resources(page.read_text(encoding="utf-8"))
-        assert seen.policies == ["default-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' data: blob:"], page.name
+        assert seen.policies == ["default-src 'self' 'unsafe-inline' data: blob:"], page.name
         assert seen.fetched, page.name
         for address in seen.fetched:
             assert not re.match(r"(\w+:)?//", address), f"{page.name} fetches {address}"
@@ -199,50 +199,6 @@ def test_pages_that_are_kept_elsewhere(site: Path) -> None:
     assert 'href="verb-number.html"' in (site / "reproduction.html").read_text(encoding="utf-8")
 
 
-def test_flow_in_the_browser_equals_the_library_to_the_last_bit(browser: Any, site: Path) -> None:
-    rng = np.random.default_rng(0)
-    weights = rng.dirichlet(np.full(12, 0.3), size=(5, 3, 12))  # [layer, head, query, key]
-    page = browser.new_page()
-    page.set_default_timeout(PATIENCE)
-    page.goto((site / "try.html").as_uri())
-    page.locator("#try tbody tr").first.wait_for()
-    assert page.locator("#try tbody th").all_inner_texts() == [
-        "[CLS]",
-        "the",
-        "key",
-        "to",
-        "the",
-        "cabinets",
-        "[EOS]",
-    ]
-    example = np.array(json.loads(page.locator("#try textarea").input_value()))
-    assert compared(page, example[:, None], 0, 5)
-
-    page.locator("#try textarea").fill(json.dumps(weights.tolist()))
-    for query, layer in ((0, 4), (7, 2)):
-        page.get_by_label("query").select_option(str(query))
-        page.get_by_label("layer").select_option(str(layer))
-        assert compared(page, weights, query, layer)
-    for text, sentence in (
-        ("[[", "The weights are not JSON"),
-        ("[[[1]], [[1, 0], [0, 1]]]", "L2 has 2 positions, and L1 has 1. Expected the same."),
-        ("[[[1, -1], [0, 1]]]", "L1 has the weight -1. Expected numbers from 0 on."),
-        ("[[[1, 0]]]", "Row 0 of L1 has 2 weights. Expected 1, one for each position."),
-    ):
-        page.locator("#try textarea").fill(text)
-        assert page.locator("#try .try-error").inner_text().startswith(sentence)
-
-
-def compared(page: Any, weights: np.ndarray, query: int, layer: int) -> bool:
-    """Check raw attention and rollout, and return whether flow matches the library to the last bit."""
-    cells = page.locator("#try tbody td").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
-    raw, rolled, flowed = np.array(cells).reshape(-1, 3).T
-    graph = af.attention_graph(weights)
-    np.testing.assert_allclose(raw, weights.mean(1)[layer, query], rtol=1e-12)
-    np.testing.assert_allclose(rolled, af.rollout(graph, query, layers=layer)[0, 0], rtol=1e-12)
-    return bool((flowed == af.flow(graph, query, layers=layer)[0, 0]).all())
-
-
 def test_docstrings_become_markdown() -> None:
     needs("griffe", by="make docs")
     made = module(DOCS / "theme" / "docstrings.py")
@@ -263,7 +219,7 @@ def test_docstrings_become_markdown() -> None:
 def test_the_examples_of_a_page(page: str) -> None:
     needs("torch", "transformers", by="make test")
     failed, tried = doctest.testfile(str(DOCS / page), False, optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert failed == 0 and tried > 20
+    assert failed == 0 and tried > 15
 
 
 def plain(text: str) -> str:

@@ -404,9 +404,8 @@ def test_a_document_says_why_its_rows_must_not_be_read() -> None:
     assert document.of_result(trace.flow())["reliability"] == list(trace.flow().reliability)
 
 
-@pytest.mark.parametrize("options", [{"residual": "measured"}, {"sinks": "residual"}])
-def test_what_a_page_cannot_compute_is_a_page_of_its_values(trace: Any, options: Any) -> None:
-    result = trace.rollout(layer=-1, **options)
+def test_what_a_page_cannot_compute_is_a_page_of_its_values(trace: Any) -> None:
+    result = trace.rollout(layer=-1, sinks="residual")
     shown = page.of_result(result).document
     assert shown["weights"] is None and shown["residual"] == 0.5
     values = unpacked(shown["methods"]["subwords"]["rollout"]["values"])

@@ -58,9 +58,6 @@ const MEANINGS = /** @type {Record<string, { title: string } & Record<string, st
     raw: "only the edges of the last layer, from the answering position",
     rollout: "the weights are multiplied along every path down to a token, and the paths are added",
     flow: "the most that can flow from the answering position to a token if each weight is the width of a pipe",
-    gather:
-      "each gradient edge counts once, for the tokens that its key contained by then (by a rollout of attention that mixes little); new here",
-    columns: "the same without mixing: the sum of what each position gives in all layers; new here",
     answer_rows: "what the answering position reads in all layers, by answer edges; new here",
     answer_inputs: "what each token contributes to the answer, followed through all layers, by answer edges; new here",
   },

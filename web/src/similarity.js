@@ -15,7 +15,6 @@ const LISTED = 8; // words of a text in its list
 const TITLES = /** @type {Record<string, string>} */ ({
   answer_inputs: "answer edges",
   answer_rows: "answer edges, rows",
-  gather: "attention × gradient, gathered",
   rollout: "attention × gradient, rollout",
 });
 const BLANKED = "Without a blue word the texts are less similar; without an orange word they are more similar.";

@@ -243,8 +243,8 @@ def _image_places(model: Runner, encoded: Encoded) -> list[int]:
 
 def _step(call: Call, number: int, n: int, missing: str) -> Step:
     """Build the step of one text from its attention and measurements."""
-    lengths, own = (None if x is None else x[number, :n] for x in (call.lengths, call.own))
-    return Step(_completed(call.mean, number, n, missing), lengths=lengths, own=own)
+    lengths = None if call.lengths is None else call.lengths[number, :n]
+    return Step(_completed(call.mean, number, n, missing), lengths=lengths)
 
 
 def natural_query(checked: Checked, special: Sequence[bool]) -> int | None:

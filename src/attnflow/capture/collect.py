@@ -34,7 +34,6 @@ class Call:
     scores: the operands, if only those are kept.
     value: the values, [batch, key head, key, size], if requested.
     lengths: the norms of the values, averaged over the reduced heads, [batch, key]; None if no values were seen.
-    own: how much of each state comes from itself, [batch, position], if `attnflow.capture.shares` could measure it.
     """
 
     path: str
@@ -46,7 +45,6 @@ class Call:
     scores: Scores | None = None
     value: Tensor | None = None
     lengths: Tensor | None = None
-    own: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:

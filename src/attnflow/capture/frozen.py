@@ -32,7 +32,6 @@ from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.predict import finds_spans
 from attnflow.capture.ranks import Ranks, spread_modules, whole
-from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
 from attnflow.capture.verify import cover
 from attnflow.errors import ModelError
@@ -502,13 +501,11 @@ def run_frozen(
     with (
         torch.inference_mode(False), routes.running(), entering(model.model, layers, collector, image) as states,
         _bottom(model.model, tower, collector, bottom),
-        measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
         Freeze(notes, spread_modules(model.model)) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
         )
-    write(collector.calls)
     collector.attend = None  # it refers to the collector; breaking the cycle frees the pass at once
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):

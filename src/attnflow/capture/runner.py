@@ -23,7 +23,6 @@ from attnflow.capture.predict import prediction
 from attnflow.capture.quantised import check_gradients
 from attnflow.capture.ranks import ranks_of
 from attnflow.capture.rotary import Stretching
-from attnflow.capture.shares import Form, forms_of, measuring
 from attnflow.capture.wiring import Wiring
 from attnflow.capture.wrappers import adapters_of, check_weights_stay, eagerly, is_compiled, unwrapped
 from attnflow.errors import InputError, ModelError
@@ -123,7 +122,6 @@ class Runner:
         self.reads_in_place: bool | None = None
         self.passes_gradients = False
         self.wirings: dict[str, Wiring | None] = {}
-        self._forms: dict[tuple[str, ...], tuple[Form, ...]] = {}
         self._arguments: tuple[Any, frozenset[str]] | None = None
 
     def __repr__(self) -> str:
@@ -136,7 +134,7 @@ class Runner:
 
     def forget(self) -> None:
         """Drop everything that is known about the model, because it was changed."""
-        for results in (self.checked, self.checked_linear, self.covered, self.cache_forms, self.wirings, self._forms):
+        for results in (self.checked, self.checked_linear, self.covered, self.cache_forms, self.wirings):
             results.clear()
         self.reads_cache = self.reads_in_place = None
         self.passes_gradients = False
@@ -249,8 +247,7 @@ class Runner:
         whole_bytes: the size of a layer up to which all heads are computed at once.
         collector: replaces the one that reduces heads.
         grad: keep the autograd graph.
-        measure: measure the norms of the values and, if the form of the layers is known, how much of a state is its
-            own.
+        measure: measure the norms of the values.
         every_logit: compute the logits of all positions, even if the last would do for a language model.
         """
         checked = self.verify(encoded[0]) if checked is None else checked
@@ -296,19 +293,8 @@ class Runner:
             kept = keep if isinstance(keep, bool) else checked.stack.calls_of(keep)
             collector = Collector(mode, reduce, kept, measure=measure)
         last = [] if checked.stack.cross or every_logit else lengths
-        if measure:
-            with measuring(self.forms(checked), checked, collector) as write:
-                out = self.run(tensors, collector, checked, last=last, grad=grad)
-            write(collector.calls)
-        else:
-            out = self.run(tensors, collector, checked, last=last, grad=grad)
+        out = self.run(tensors, collector, checked, last=last, grad=grad)
         return Batch(self, checked, (), out, collector.calls, lengths, collector.mode, reduce)
-
-    def forms(self, checked: Checked) -> tuple[Form, ...]:
-        """Return the layers whose additions can be measured. Finding them is slow, so they are cached."""
-        if checked.paths not in self._forms:
-            self._forms[checked.paths] = forms_of(self.model, checked)
-        return self._forms[checked.paths]
 
     def run(
         self,

@@ -216,11 +216,6 @@ class Scores:
             weights = torch.softmax(self._with_sinks(s), dim=-1)[..., :-1]
         return torch.nn.functional.pad(weights, (low, 0)) if low else weights
 
-    def log_sum_exp(self, start: int, stop: int) -> Tensor:
-        """Return the logarithm of the denominators of rows ``start:stop``: [batch, head, stop - start]."""
-        s = self._logits(start, stop)
-        return torch.logsumexp(s if self.sinks is None else self._with_sinks(s), dim=-1)
-
     def _with_sinks(self, s: Tensor) -> Tensor:
         """Append the sink of each head to scores [batch, head, query, key] as one more key."""
         assert self.sinks is not None

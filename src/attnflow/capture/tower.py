@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from attnflow._arrays import FloatArray, to_numpy
 from attnflow.capture.collect import Call
-from attnflow.capture.passes import Step, check_shares
+from attnflow.capture.passes import Step
 from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError
+from attnflow.graph import check_residual
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +41,7 @@ class Tower:
         The value of a place of the image is divided equally among the states of the tower that were merged into it, and
         each of these by its row of attention rollout. What ends at class tokens belongs to no patch.
         """
-        check_shares(residual)
+        check_residual(residual)
         row = np.asarray(values, np.float64)
         if row.ndim != 1 or len(row) <= max(self.reads):
             raise InputError(

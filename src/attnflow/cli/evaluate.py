@@ -16,6 +16,7 @@ from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation, correlation, dataset, evaluation_files
 from attnflow.evaluate.evaluation_tables import tables
 from attnflow.jobs.progress import Stages
+from attnflow.source_methods import ANSWER_WAYS
 
 GRID = "With --grid"
 """Title of a panel in --help."""
@@ -167,17 +168,10 @@ def show_command(method: Mapping[str, Any], model: str | None = None) -> str:
     """
     words = ["attnflow", "show", "TEXT", *([] if model is None else ["-m", model])]
     way, edges = method["propagation"], method["edges"]
-    if way == "columns":  # every position counts as its own token
-        words += ["--method", "gather", "--residual", "1"]
-    else:
-        words += ["--method", way]
+    words += ["--method", way]
     if edges != "mean":
         words += ["--edges", edges]
-        words += (
-            ["--normalize", method["normalize"]]
-            if way not in ("answer_rows", "answer_inputs", "gather", "columns")
-            else []
-        )
+        words += [] if way in ANSWER_WAYS else ["--normalize", method["normalize"]]
     if method["receptive_field"] is not None:
         words += ["--receptive-field", method["receptive_field"]]
     return shlex.join(words)

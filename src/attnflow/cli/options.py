@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,11 +41,7 @@ ModelName = Annotated[
 Words = Annotated[bool, typer.Option("--words", help="Show words instead of subwords.")]
 Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
 Residual = Annotated[
-    str | None,
-    typer.Option(
-        help="Residual weight from 0 to 1, or measured (per position); by default, 0.5, or 1 - 2/layers for gather.",
-        show_default=False,
-    ),
+    str | None, typer.Option(help="Residual weight from 0 to 1; by default, 0.5.", show_default=False)
 ]
 EdgeWeights = Annotated[
     str | None,
@@ -56,13 +52,6 @@ EdgeWeights = Annotated[
 ]
 Normalize = Annotated[
     str | None, typer.Option(help="How to normalise --edges: rows, graph or none; by default, as published.")
-]
-Share = Annotated[
-    str | None,
-    typer.Option(
-        help="Residual weight from 0 to 1, or measured (per position); by default, 0.5.",
-        show_default=False,
-    ),
 ]
 Sinks = Annotated[
     str,
@@ -202,18 +191,16 @@ def read_text(text: str) -> str:
         raise InputError("standard input is not UTF-8: convert it to UTF-8 first") from None
 
 
-def read_share(text: str | None) -> float | Literal["measured"] | None:
-    """Parse --residual: a residual weight, or "measured"."""
+def read_share(text: str | None) -> float | None:
+    """Parse --residual: a residual weight."""
     if text is None:
         return None
-    if text == "measured":
-        return "measured"
     try:
         weight = float(text)
     except ValueError:
         weight = -1.0
     if not 0 <= weight <= 1:
-        raise InputError(f"--residual {text!r}: expected a weight between 0 and 1, or measured")
+        raise InputError(f"--residual {text!r}: expected a number between 0 and 1")
     return weight
 
 

@@ -49,15 +49,7 @@ from attnflow.cli.options import (
 from attnflow.errors import AttentionWarning, InputError, LongAnswer
 from attnflow.files import PICTURES
 from attnflow.jobs.progress import Stages
-from attnflow.method_table import (
-    FOLLOWED,
-    GATHERED,
-    GATHERED_EDGES,
-    IMPORTANCE,
-    TEXT_METHODS,
-    check_options,
-    method_name,
-)
+from attnflow.method_table import IMPORTANCE, LAYERED, TEXT_METHODS, check_options, method_name
 from attnflow.result_files import WRITERS
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
@@ -71,7 +63,7 @@ if TYPE_CHECKING:
     from attnflow.view.pair import Pair
 
 FILES = (".html", *PICTURES, *WRITERS)
-ON_A_PAGE = (*FOLLOWED, *ANSWER_WAYS, *IMPORTANCE)
+ON_A_PAGE = (*LAYERED, *ANSWER_WAYS, *IMPORTANCE)
 """Methods that the page of a text has; the page of another one shows its values only."""
 
 
@@ -81,9 +73,9 @@ def show(
     method: Annotated[
         str | None,
         typer.Option(
-            help="To explain the answer: answer_inputs, answer_rows, gather, columns, blank-out, gradient, "
-            "integrated-gradients, shapley. To explain a hidden state: raw, rollout, flow, joint_flow. By default, the "
-            "best method for the model's answer, or rollout with --query and other options about hidden states.",
+            help="To explain the answer: answer_inputs, answer_rows, blank-out, gradient, integrated-gradients, shapley. "
+            "To explain a hidden state: raw, rollout, flow. By default, the best method for the model's answer, or "
+            "rollout with --query and other options about hidden states.",
             show_default=False,
         ),
     ] = None,
@@ -174,7 +166,7 @@ def show(
             "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
             "tokens; attnflow compare has --importance too"
         )
-    beyond = [name for name in chosen if name in ("edges", "answer", "sinks") or chosen[name] == "measured"]
+    beyond = [name for name in chosen if name in ("edges", "answer", "sinks")]
     on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
     if as_page and not on_page and (paired or budget is not None):
         reason = f"--{beyond[0]}" if beyond else f"--method {method}"
@@ -229,7 +221,7 @@ def show(
             with Stages(STAGES) as stages:
                 made = explain(
                     one, of_text, query=None if position == "all" else position, truncate=truncate, trace=trace,
-                    residual=share if isinstance(share, float) else 0.5, progress=stages,
+                    residual=0.5 if share is None else share, progress=stages,
                     importance={name: {**own, **measured} for name, own in plan.items()},
                     state={name: value for name, value in state.items() if value is not None},
                 )  # fmt: skip
@@ -275,9 +267,8 @@ def show(
                 loaded, item, own, words, stages, answer=answer, truncate=truncate, **measured
             )
         elif own not in ANSWER_WAYS:
-            kind = GATHERED_EDGES if own in GATHERED and edges is None else edges
             trace = loaded.trace(
-                item, target=target, truncate=truncate, edges=kind, normalize=normalize, answer=answer, **measured
+                item, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=answer, **measured
             )
             if words:
                 trace = trace.words()
@@ -289,9 +280,7 @@ def show(
                         raise InputError(
                             f"--{name} all: a table shows one {name}; use --json or --output for all of them"
                         )
-            if own in GATHERED:
-                result = trace.gather(1.0 if own == "columns" else share if isinstance(share, float) else None)
-            elif own == "raw":
+            if own == "raw":
                 result = trace.raw(position, number, sinks)
             else:
                 more = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}

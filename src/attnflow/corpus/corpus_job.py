@@ -70,7 +70,7 @@ def explain_corpus(
     methods: str | Sequence[str] | None = None,
     layers: str | int | Iterable[int] = "last",
     query: str | int | None = None,
-    residual: float | str | None = None,
+    residual: float | None = None,
     receptive_field: str | None = None,
     words: bool = False,
     truncate: bool = False,
@@ -115,7 +115,7 @@ def explain_corpus(
     layers: "last", "all", "L1,L6", or numbers from 0, for methods that have layers.
     query: a token (every occurrence is a query), a position, or "all"; None for the natural one.
     residual, receptive_field, words, truncate, sinks: as for `Trace.rollout`, `Trace.words` and `Model.trace`. The
-        residual weight is 0.5 by default; `Trace.gather` has its own default.
+        residual weight is 0.5 by default.
     memory: "linear" builds no attention matrix, for raw attention and rollout of texts of any length.
     edges, normalize, of: as for `Model.trace` and `Model.gradient`.
     answer: the class or token that methods and edges are about, for all texts; the model's own answer by default.

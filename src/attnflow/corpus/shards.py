@@ -107,7 +107,7 @@ def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
         method
         for method in methods
         if answers
-        or (method not in SHARES if method not in LAYERED else method in ("flow", "joint_flow") or edges is not None)
+        or (method not in SHARES if method not in LAYERED else method == "flow" or edges is not None)
         or (method != "raw" and receptive_field == "ratio")
     } - {method for method in layered if difference and method != "raw"}
     columns_of = [[f"{method}_L{n}" if method in LAYERED else method for n in layers] for method in methods]

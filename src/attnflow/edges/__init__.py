@@ -66,7 +66,7 @@ def check_choice(name: str, normalize: str | None, residual: object, methods: Se
     """Check edges and their options before a model is loaded. residual: None unless it was chosen."""
     normalization_of(name, normalize)
     followed = [method for method in methods if method in LAYERED]
-    if EDGES[name].whole and residual is not None and followed and "gather" not in methods:
+    if EDGES[name].whole and residual is not None and followed:
         raise InputError(
             f"residual={residual!r} has no effect with edges={name!r}, which already include the residual connection: "
             "leave it out, or choose other edges"
@@ -189,8 +189,7 @@ def _run_once(model: Runner, encoded: Encoded, every_logit: bool = False) -> tup
 def _with_answer(batch: Batch, about: Mapping[str, Any], evidence: Evidence, place: int | None = None) -> Pass:
     """Return what the pass left, and how the score of its answer splits; no heads are kept."""
     passed = batch.passed(0)
-    attention = torch.stack([step.weights for step in passed.steps])
-    inside = Inside((), about, "", lambda: evidence, batch.checked.causal, place, attention)
+    inside = Inside((), about, "", lambda: evidence, batch.checked.causal, place)
     return replace(passed, inside=inside)
 
 

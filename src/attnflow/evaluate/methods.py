@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PROPAGATIONS = ("raw", "rollout", "flow")
-GATHERS: dict[str, float | None] = {"gather": None, "columns": 1.0}
-"""Two variants of `Trace.gather`, by residual weight: the default, and 1, which counts every position as its own token.
-"""
 FIELDS = ("ratio", "difference", "layer")
 IMPORTANCES = ("blank-out", "gradient", "gradient-input", "integrated-gradients")
 BASELINES = ("random", "first", "last")
@@ -81,7 +78,7 @@ def methods_of(
     edges: some of `attnflow.edges.EDGES`; all by default.
     importances: some of `IMPORTANCES`; all by default.
 
-    Edges by gradients also come normalised, and gathered. A causal model also gets the receptive field variants.
+    Edges by gradients also come normalised. A causal model also gets the receptive field variants.
     """
     if importances:
         some_of(importances, IMPORTANCES, "importances")
@@ -128,7 +125,7 @@ def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) 
         if name == "mean":
             continue
         rows = ANSWER_WAYS if name == "answer" else ()
-        for propagation in (*PROPAGATIONS, *(GATHERS if kind.gradient else ()), *rows):
+        for propagation in (*PROPAGATIONS, *rows):
             yield Method(f"{name} · {propagation}", "edges", name, kind.normalize, propagation)
         for normalize in ("rows", "graph") if kind.normalize == "none" else ():
             for propagation in ("rollout", "flow"):
@@ -221,8 +218,6 @@ class _Scorer:
         )
 
     def _propagate(self, trace: Trace, method: Method) -> Floats:
-        if method.propagation in GATHERS:
-            return np.asarray(trace.gather(GATHERS[method.propagation]).row(), np.float64)
         if method.propagation in ANSWER_WAYS:
             return np.asarray(getattr(trace, method.propagation)().row(), np.float64)
         query = query_of(trace, self.question.kind, self.question.place)

@@ -18,11 +18,7 @@ from attnflow.evaluate.statistics import (
     wilcoxon,
 )
 
-GATHERED = ("gather", "columns")
-PROPAGATIONS = (
-    ("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"), ("gather", "rollout"), ("columns", "rollout"),
-    ("gather", "columns"),
-)  # fmt: skip
+PROPAGATIONS = (("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"))
 """Which of two methods is the first of a pair."""
 
 Methods = Sequence[Mapping[str, Any]]
@@ -34,8 +30,7 @@ def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
     "paper": edges against each of the paper's methods. "baseline": these and edges against each baseline. "edges":
     other edges against the mean of heads. "propagation": see PROPAGATIONS, on the same edges. "receptive field": with
     it against without. "normalisation": the others of the same edges against the first. Apart from that, both sides of
-    a pair are the same. Exceptions: edges are compared under each normalisation, and gathered edges with rollout,
-    because the mean has neither.
+    a pair are the same, except that edges are compared under each normalisation, because the mean has none.
     """
     for a, first in enumerate(methods):
         for b, second in enumerate(methods):
@@ -53,7 +48,7 @@ def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
         leading.setdefault(of(m, "edges", "propagation", "receptive_field"), m)
     for a in numbers:
         edges, way, field = of(a, "edges", "propagation", "receptive_field")
-        mean = leading.get(("mean", "rollout" if way in GATHERED else way, field))
+        mean = leading.get(("mean", way, field))
         if edges != "mean" and mean is not None:
             yield "edges", a, mean
     for ways in PROPAGATIONS:

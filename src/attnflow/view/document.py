@@ -315,7 +315,6 @@ def _opening(traces: Mapping[str, Trace], query: int | None, unit: str | None) -
 def of_result(result: TokenAttention) -> dict[str, Any]:
     """Return the document of values without a graph: from a file, one head, or a trace in linear memory."""
     values = {**table(result), "queries": list(range(len(result.queries)))}
-    residual = result.provenance.get("residual", 0.5)
     return _document(
         result,
         units={"subwords": _unit(result)},
@@ -326,7 +325,7 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         )
         if result.seconds
         else None,
-        residual=0.5 if residual == "measured" else residual,  # there is no graph to apply it to
+        residual=result.provenance.get("residual", 0.5),
         layers=list(result.layers),
         methods={"subwords": {"flow": None, result.method: values}},
         reliability=list(result.reliability),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
 from attnflow.files import write_whole
-from attnflow.method_table import FOLLOWED
+from attnflow.method_table import LAYERED
 from attnflow.view import document
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ def of_result(result: TokenAttention) -> Page:
     """Return the page of the trace that a result came from, opened at the result; without a trace, of its values only.
 
     The page also has only the values if it would compute different ones from the trace: if they are normalised, start above
-    the input, use a measured residual weight or moved sinks, or are of layers with other positions than the last.
+    the input, use moved sinks, or are of layers with other positions than the last.
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
-    other = other or recipe.get("sinks") or recipe.get("residual") == "measured" or result.method not in FOLLOWED
+    other = other or recipe.get("sinks") or result.method not in LAYERED
     if trace is None or other or not set(result.layers) <= set(document.shown_layers(trace)):
         return Page(document.of_result(result))
     selected = {

@@ -220,9 +220,8 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
 
 
 def of_no_layer(result: TokenAttention) -> bool:
-    """Return whether a result has no layer because it explains the answer: importance, gather() and answer rows."""
-    whole = result.method in ("gather", *ANSWER_WAYS)
-    return "answer" in result.provenance and ("edges" not in result.provenance or whole)
+    """Return whether a result has no layer because it explains the answer: importance and answer edges."""
+    return "answer" in result.provenance and ("edges" not in result.provenance or result.method in ANSWER_WAYS)
 
 
 def against(result: TokenAttention, row: FloatArray) -> str | None:
@@ -264,7 +263,6 @@ def method_text(result: TokenAttention) -> str:
     more = [f"edges {how['edges']}"] if how.get("edges") and not result.method.startswith("answer_") else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
     more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
-    more += ["residual measured"] if how.get("residual") == "measured" else []
     more += ["sinks residual"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
     more += [f"{how['unit']}s"] if how.get("unit") not in (None, "token") else []

@@ -1,8 +1,7 @@
-"""Measurements next to attention: each state's own share, and the lengths of values."""
+"""Measurements next to attention: the lengths of values, and the sinks that they show."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,68 +13,19 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 import torch
 
 import attnflow as af
-from attnflow.capture import shares
 from helpers import edge_oracles as oracles
-from helpers.architectures import LLAMA, POSITIONS, hf
+from helpers.architectures import hf
 from helpers.small_models import TEXT, bert, gpt2, sinking
 from helpers.small_tokenizers import byte_level
 
 IDS = oracles.text(12)
-UNKNOWN = (
-    r'residual="measured" needs to know what attention adds to each state, which is known for BERT-, GPT-2- and Llama-like '
-    "models with one stack of layers, but not for this trace: give a weight between 0 and 1"
-)
-
-
-@pytest.mark.parametrize("many", [1, 1 << 16])
-@pytest.mark.parametrize("name", list(oracles.models()))
-def test_own_shares_are_their_definition(name: str, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "MANY", many)
-    build = oracles.models()[name]
-    plain = build()
-    trace = af.wrap(build()).trace({"input_ids": IDS})
-    spreads = []
-    for layer, step in enumerate(trace.steps):
-        expected = oracles.own_share(plain, IDS, layer)
-        assert 0 <= expected.min() < expected.max() <= 1
-        spreads.append(np.ptp(expected))
-        np.testing.assert_allclose(step.own, expected, atol=2e-5)
-    assert max(spreads) > 0.05
-    graph = trace.graph(residual="measured")
-    raw = trace.graph(residual=0)
-    np.testing.assert_allclose(graph.sum(-1), raw.sum(-1), atol=1e-6)
-    for layer, step in enumerate(trace.steps):
-        r = np.asarray(step.own, np.float64)
-        for q in range(len(r)):
-            row = (1 - r[q]) * raw[layer, q]
-            row[q] += r[q]
-            np.testing.assert_allclose(graph[layer, q], row, atol=1e-6)
-    rolled = trace.rollout(query="all", residual="measured")
-    np.testing.assert_allclose(rolled.values, af.rollout(graph), atol=1e-6)
-    flows = trace.flow(query=[3], residual="measured", layer=-1)
-    np.testing.assert_allclose(flows.values, af.flow(graph, queries=[3], layers=-1), atol=1e-6)
-    assert rolled.provenance["residual"] == "measured" == flows.provenance["residual"]
-
-
-def test_parts_that_cancel_are_told_apart_by_how_far_they_are() -> None:
-    x, o = torch.tensor([3.0, -3.0, 0, 0]), torch.tensor([-3.0, 3.0, 0.1, 0])
-    share, gap = shares.own_share(*(z.reshape(1, 1, 1, 4) for z in (x, o, x + o)))
-    assert float(share) == pytest.approx(6 / 12.1) and float(gap) == 0
-    nothing = torch.zeros(1, 1, 1, 4)
-    assert float(shares.own_share(nothing, nothing, nothing)[0]) == 1
-    assert float(shares.own_share(nothing, nothing + 1, nothing + 1)[0]) == 0
-    assert float(shares.own_share(nothing, nothing + 1, nothing + 2)[1]) == 0.5
-
-
 @pytest.mark.parametrize("model", [bert("BertModel"), gpt2()], ids=["bert", "gpt2"])
 def test_a_batch_measures_what_single_texts_do(model: Any) -> None:
     texts = [TEXT, "the key", "the key to the cabinet of the key to the cabinet"]
     for together, alone in zip(model.trace(texts), map(model.trace, texts), strict=True):
         for one, other in zip(together.steps, alone.steps, strict=True):
-            assert len(one.own) == len(one.lengths) == len(alone.tokens)
-            np.testing.assert_allclose(one.own, other.own, atol=1e-5)
+            assert len(one.lengths) == len(alone.tokens)
             np.testing.assert_allclose(one.lengths, other.lengths, rtol=1e-5)
-        np.testing.assert_allclose(together.graph("measured"), alone.graph("measured"), atol=1e-5)
 
 
 def test_blocks_heads_and_edges_measure_the_same() -> None:
@@ -87,10 +37,8 @@ def test_blocks_heads_and_edges_measure_the_same() -> None:
     inside = model.trace(ids, edges="mean")
     for layer, step in enumerate(trace.steps):
         call = blocks.calls[layer]
-        np.testing.assert_allclose(call.own[0], step.own, atol=1e-6)
         np.testing.assert_allclose(call.lengths[0], step.lengths, rtol=1e-5)
-        np.testing.assert_allclose(inside.steps[layer].own, step.own, atol=1e-6)
-    np.testing.assert_allclose(inside.graph("measured"), trace.graph("measured"), atol=1e-6)
+        np.testing.assert_allclose(inside.steps[layer].lengths, step.lengths, rtol=1e-5)
     assert model.run_batch([model.encode(ids)], measure=False).calls[0].lengths is None
 
 
@@ -105,79 +53,6 @@ def test_lengths_are_those_of_the_values_that_heads_read() -> None:
             _, seen, _ = oracles.run(model, IDS, layer)
             expected = [np.mean([np.linalg.norm(x @ b.W_V[h] + b.b_V[h]) for h in chosen]) for x in seen]
             np.testing.assert_allclose(step.lengths, expected, rtol=1e-5)
-
-
-def test_long_contexts_roll_out_measured_shares() -> None:
-    model = af.wrap(oracles.models()["llama"]().float(), byte_level())
-    ids = {"input_ids": IDS}
-    linear = model.trace(ids, memory="linear", queries=[4, 11], layers=[0, -1])
-    expected = model.trace(ids).rollout(query=[4, 11], layer=[0, -1], residual="measured")
-    np.testing.assert_allclose(linear.rollout(residual="measured").values, expected.values, atol=1e-5)
-    assert linear.rollout(residual="measured").provenance["residual"] == "measured"
-
-
-def test_words_are_merged_after_what_tokens_measure() -> None:
-    model = bert("BertModel")
-    trace = model.trace("the unkeyable cabinets")
-    assert len(trace.words().tokens) < len(trace.tokens)
-    graph = af.merge(trace.graph("measured"), trace.words().word_groups)
-    np.testing.assert_allclose(trace.words().graph("measured"), graph, atol=1e-6)
-    expected = af.rollout(graph, queries=0)
-    result = trace.rollout(query=0, residual="measured")
-    np.testing.assert_allclose(result.words().values, expected, atol=1e-6)
-    assert result.words().provenance["residual"] == "measured"
-
-
-def test_half_precision_is_measured_in_single() -> None:
-    model = oracles.models()["llama"]().to(torch.bfloat16)
-    trace = af.wrap(model).trace({"input_ids": IDS})
-    assert trace.steps[0].own.dtype == torch.float32
-    np.testing.assert_allclose(trace.steps[0].own, oracles.own_share(oracles.models()["llama"](), IDS, 0), atol=0.05)
-
-
-def test_layers_of_no_known_form_are_refused_when_asked() -> None:
-    other = af.wrap(hf("OPTModel", **POSITIONS, word_embed_proj_dim=16, ffn_dim=32)()).trace({"input_ids": IDS})
-    other.rollout()
-    for ask in (other.rollout, other.flow, other.graph):
-        with pytest.raises(af.InputError, match=UNKNOWN):
-            ask(residual="measured")
-
-
-def test_numbers_that_are_not_what_the_form_says_are_not_believed() -> None:
-    """Gemma 2 normalises attention's output before adding it, under the module names of Llama."""
-    model = hf("Gemma2Model", **LLAMA, head_dim=8)()
-    trace = af.wrap(model).trace({"input_ids": IDS})
-    assert all(step.own is None for step in trace.steps) and all(step.lengths is not None for step in trace.steps)
-    with pytest.raises(af.InputError, match=UNKNOWN):
-        trace.rollout(residual="measured")
-
-
-def test_another_word_for_the_residual_is_refused() -> None:
-    trace = bert("BertModel").trace(TEXT)
-    for ask in (trace.rollout, trace.flow, trace.graph):
-        with pytest.raises(af.InputError, match="residual='real': expected a weight between 0 and 1, or \"measured\""):
-            ask(residual="real")
-
-
-def test_hooks_are_gone_and_other_threads_are_not_heard() -> None:
-    model = gpt2()
-    alone = model.trace(TEXT)
-    done = threading.Event()
-
-    def beside() -> None:
-        while not done.is_set():
-            model.trace("the cabinet")
-
-    thread = threading.Thread(target=beside)
-    thread.start()
-    try:
-        for _ in range(20):
-            for one, other in zip(model.trace(TEXT).steps, alone.steps, strict=True):
-                np.testing.assert_array_equal(one.own, other.own)
-    finally:
-        done.set()
-        thread.join()
-    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.model.modules())
 
 
 def test_a_planted_sink_is_seen_wherever_it_stands() -> None:
