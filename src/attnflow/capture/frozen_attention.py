@@ -14,7 +14,6 @@ from attnflow.capture.fused import attention_output, is_fused, own_weights
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost
 from attnflow.capture.linear import add_edge_rows, value_gradient
 from attnflow.capture.paged import Stored, shown_from
-from attnflow.capture.ranks import Ranks
 from attnflow.capture.scores import LARGE_BYTES, LazyMask, Scores, Weighing, mixed, mixed_back, scores_of
 
 KEEP_BYTES = 4 << 20
@@ -95,18 +94,12 @@ class Reading:
         self.layers[kind, number] = zeros()
         return [self.total[place], self.layers[kind, number]]
 
-    def collected(
-        self, device: torch.device, ranks: Ranks | None
-    ) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
-        """Return totals and layers on one device, summed over the processes that share the heads."""
+    def collected(self, device: torch.device) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
+        """Return totals and layers on one device."""
         total: dict[str, Tensor] = {}
         for (kind, _), x in self.total.items():
             total[kind] = total[kind] + x.to(device) if kind in total else x.to(device)
-        layers = {key: x.to(device) for key, x in self.layers.items()}
-        if ranks is not None:
-            for x in (*total.values(), *layers.values()):
-                ranks.reduce(x)
-        return total, layers
+        return total, {key: x.to(device) for key, x in self.layers.items()}
 
 
 @dataclass

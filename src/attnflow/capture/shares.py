@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnflow.capture import ranks
 from attnflow.capture.check import Checked, half
 from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.routes import EAGER
@@ -41,7 +40,7 @@ def own_share(x: Tensor, o: Tensor, y: Tensor, norms: Sequence[Any] = ()) -> tup
     positions.
     """
     if norms:
-        gamma, beta = (torch.stack([ranks.whole(getattr(norm, name)) for norm in norms]) for name in ("weight", "bias"))
+        gamma, beta = (torch.stack([getattr(norm, name) for norm in norms]) for name in ("weight", "bias"))
         gamma, beta = (z.detach()[:, None, None].to(y) for z in (gamma, beta))  # [layer, 1, 1, width]
         total = x + o
         size = gamma / torch.sqrt(total.var(-1, correction=0, keepdim=True) + norms[0].eps)
