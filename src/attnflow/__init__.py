@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from attnflow import view as view
     from attnflow.answer import Answer
     from attnflow.attention_sums import column_sums, log_sum_exp
-    from attnflow.capture.paged import PagedCache
     from attnflow.capture.passes import Prediction
     from attnflow.long import LinearTrace
     from attnflow.model import Model, load, wrap
@@ -60,7 +59,6 @@ __all__ = [
     "MaxFlow",
     "Model",
     "ModelError",
-    "PagedCache",
     "Prediction",
     "Score",
     "Similarity",
@@ -85,7 +83,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # type checkers see only the names imported above
-    MODEL_NAMES = ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Similarity", "Trace", "load", "wrap")
+    MODEL_NAMES = ("Answer", "LinearTrace", "Model", "Prediction", "Similarity", "Trace", "load", "wrap")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
@@ -94,7 +92,7 @@ if not TYPE_CHECKING:  # type checkers see only the names imported above
         """Load what needs torch on first use, so that the import is instant and the rest runs without torch."""
         if name in ("corpus", "evaluate", "importance", "view"):
             return importlib.import_module(f"attnflow.{name}")
-        room = {"PagedCache": "capture.paged", "Prediction": "capture.passes"}.get(name, "model")
+        room = "capture.passes" if name == "Prediction" else "model"
         if name in ("column_sums", "log_sum_exp"):
             room = "attention_sums"
         elif name not in MODEL_NAMES:

@@ -343,7 +343,7 @@ class Model(Runner):
         documents: texts by name, put in front of a text, or of the user's last message.
         system: a system message, put in front of the others.
         cache: the key-value cache of the generation that wrote ``answer``, given as token numbers, after this prompt; it is
-            only read. A cache of transformers, the keys and values of each layer, or an `attnflow.PagedCache`.
+            only read. A cache of transformers, or the keys and values of each layer.
         interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens.
         image: for a vision-language model, an image that goes with the prompt: PIL, array, or the path of a file. It is put
             in front of the text, or of the user's last message; `Answer.patches` shows what its parts gave.
