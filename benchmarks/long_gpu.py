@@ -35,9 +35,7 @@ Task = Callable[[], Any]
 TASKS = {
     "forward": "plain forward pass, without a cache and with one logit row: the baseline",
     "rollout": "rollout of the last token",
-    "rollout-offload": "the same, with what layers need kept in host memory",
     "span": "value-norm rollout of the last tokens as one weighted row",
-    "span-offload": "the same, with what layers need kept in host memory",
     "rows": "rollout of the last tokens, one row each",
     "answer": "answer rows of the last tokens on the cache of those before, by the public call",
     "answer-pass": "the same, only its pass and parts",
@@ -101,51 +99,15 @@ class Setting:
         return int(self.ids.shape[1])
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a decoder, or of the part of one that is on a GPU.
-
-    spread: the scale of random weights, times the root of the width. With large weights, a part that is 80 layers deep
-        amplifies rounding and fails the self-check, which is meant for real models.
-    """
-
-    about: str
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    key_heads: int
-    vocabulary: int = 128_256
-    spread: float = 1.28
-
-
-SHAPES = {
-    "8b": Shape("Llama-3-8B's shape", 32, 4096, 14336, 32, 8),
-    "70b-rank": Shape("an eighth of the heads of Llama-3-70B's shape", 80, 8192, 3584, 8, 1, 16_032, 0.3),
-    "70b-stage": Shape("an eighth of the layers of Llama-3-70B's shape", 10, 8192, 28672, 64, 8),
-}
-"""Models that are measured.
-
-The second is what one of eight GPUs has of a model under tensor parallelism, the third what it has under a device map:
-docs/large.md.
-"""
-
-
 def llama_8b(layers: int = 32) -> Any:
     """Return a model of Llama-3-8B's shape with random weights, in bfloat16 on the GPU."""
-    return llama(SHAPES["8b"], layers)
-
-
-def llama(shape: Shape, layers: int) -> Any:
-    """Return a model of this shape with random weights, in bfloat16 on the GPU."""
     import torch
     import transformers
 
     config = transformers.LlamaConfig(
-        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate, head_dim=128,
-        num_hidden_layers=layers, num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads,
+        vocab_size=128_256, hidden_size=4096, intermediate_size=14336, head_dim=128,
+        num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8,
         max_position_embeddings=131072, rope_parameters={"rope_theta": 500000.0, "rope_type": "default"},
-        initializer_range=shape.spread / shape.hidden**0.5,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -168,7 +130,7 @@ def tiny(layers: int = 2) -> Any:
 def goal_of(task: str, tokens: int) -> Goal:
     """Return what a task may cost on a model of 8B shape, on one H200."""
     long = tokens >= LONG
-    if task in ("span", "span-offload"):
+    if task == "span":
         return Goal(1.4 if long else 1.3, peak_times=2.0)
     if task in ("answer", "answer-pass"):
         return Goal(0.04 if tokens >= 131072 else 0.1 if tokens >= 10240 else None, peak_gib=1.0)
@@ -247,8 +209,8 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
             why = failure(e)
     weights = dict.fromkeys(last, 1 / s.span)
 
-    def rollout(queries: Any, edges: str | None = None, offload: bool = False) -> Any:
-        return s.wrapped.trace(tensors, memory="linear", queries=queries, edges=edges, offload=offload).rollout()
+    def rollout(queries: Any, edges: str | None = None) -> Any:
+        return s.wrapped.trace(tensors, memory="linear", queries=queries, edges=edges).rollout()
 
     def on_cache(task: Task) -> Task:
         def checked() -> Any:
@@ -261,9 +223,7 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
     tasks: dict[str, Task] = {
         "forward": lambda: forward(s),
         "rollout": lambda: rollout([-1]),
-        "rollout-offload": lambda: rollout([-1], offload=True),
         "span": lambda: rollout(weights, "head-norm"),
-        "span-offload": lambda: rollout(weights, "head-norm", offload=True),
         "rows": lambda: rollout(list(last)),
         "answer": on_cache(lambda: s.wrapped.answer(prompt, answer=answer, cache=cache).sources()),
         "answer-pass": on_cache(lambda: run_answer(s.wrapped, prompt, Written(tuple(answer), cache)).parts()),
@@ -277,7 +237,7 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
 
 def note_of(name: str, result: Any) -> str:
     """Return a check of the result: what rows sum to, or how far parts are from the whole."""
-    if name in ("rollout", "rollout-offload", "span", "span-offload", "rows"):
+    if name in ("rollout", "span", "rows"):
         sums = result.values.sum(-1)
         return f"rows sum to {sums.min():.5f} to {sums.max():.5f}" if sums.size > 1 else f"sums to {sums.item():.5f}"
     if name in ("answer-pass", "frozen"):
@@ -381,10 +341,10 @@ def setting(shape: str, layers: int | None, longest: int, span: int, folder: str
         import torch
     except ImportError as e:
         raise InputError(f"this benchmark needs torch and Triton, and {e.name} is not installed") from None
-    if shape not in (*SHAPES, "tiny"):
-        raise InputError(f"shape {shape!r}: expected one of {', '.join(SHAPES)} or tiny")
+    if shape not in ("8b", "tiny"):
+        raise InputError(f"shape {shape!r}: expected 8b or tiny")
     rival = None if folder is None else core_of(folder)
-    if shape in SHAPES:
+    if shape == "8b":
         if not torch.cuda.is_available():
             raise InputError("this benchmark needs a CUDA GPU, and torch does not see one")
         try:
@@ -393,12 +353,12 @@ def setting(shape: str, layers: int | None, longest: int, span: int, folder: str
             raise InputError("this benchmark needs torch and Triton, and triton is not installed") from None
     from attnflow import wrap
 
-    model = llama(SHAPES[shape], layers or SHAPES[shape].layers) if shape in SHAPES else tiny(layers or 2)
+    model = llama_8b(layers or 32) if shape == "8b" else tiny(layers or 2)
     model.requires_grad_(False)
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(5, model.config.vocab_size - 8, (1, longest), generator=draw).to(model.device)
-    name = f"{SHAPES[shape].about if shape in SHAPES else 'a small Llama'}, random weights"
-    return Setting(model, wrap(model, name=name), ids, span, rival)
+    about = "Llama-3-8B's shape" if shape == "8b" else "a small Llama"
+    return Setting(model, wrap(model, name=f"{about}, random weights"), ids, span, rival)
 
 
 def warmed(s: Setting, names: list[str], say: Callable[[str], None]) -> None:
@@ -477,7 +437,7 @@ def main(
     tasks: Annotated[str | None, typer.Option(help=f"Some of {', '.join(TASKS)}; all by default.")] = None,
     flashtrace: Annotated[str | None, typer.Option(help="A folder that contains FlashTrace's package.")] = None,
     shape: Annotated[
-        str, typer.Option(help="8b, 70b-rank or 70b-stage; or tiny, on the CPU, to try the tasks.")
+        str, typer.Option(help="8b, for Llama-3-8B's shape, or tiny, on the CPU, to try the tasks.")
     ] = "8b",
     as_json: AsJson = False,
 ) -> None:

@@ -18,8 +18,7 @@ transformers = pytest.importorskip("transformers", reason="long contexts need tr
 
 import attnflow as af  # noqa: E402
 from attnflow.capture.exponents import exponents_of  # noqa: E402
-from attnflow.capture.linear import Operands, pass_down, row_sums  # noqa: E402
-from attnflow.capture.offload import downwards  # noqa: E402
+from attnflow.capture.linear import pass_down, row_sums  # noqa: E402
 from attnflow.capture.operands import projected_lengths  # noqa: E402
 from attnflow.capture.scores import Scores, Weighing  # noqa: E402
 from attnflow.edges import EDGES  # noqa: E402
@@ -410,46 +409,6 @@ def test_packed_texts_stay_apart(name: str, edges: str | None) -> None:
                 assert (row == 0).all()
 
 
-class Yard:
-    """A stand-in for offloading that records which layer is requested and when work ended."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[str, int]] = []
-        self.using = -1
-
-    def bring(self, operands: Operands) -> Any:
-        self.log.append(("bring", operands.number))
-
-        def ready() -> Operands:
-            self.using = operands.number
-            self.log.append(("use", operands.number))
-            return operands
-
-        return ready
-
-    def now(self) -> Any:
-        number = self.using
-        log = self.log
-
-        class Moment:
-            def synchronize(self) -> None:
-                log.append(("ended", number))
-
-        return Moment()
-
-
-def test_layers_come_while_the_one_above_is_used_and_two_at_a_time() -> None:
-    query = torch.zeros(1, 1, 2, 2)
-    layers = [Operands(number, Scores(query, query, 1.0), Weighing(1.0)) for number in range(4)]
-    yard = Yard()
-    assert [o.number for o in downwards(layers, yard)] == [3, 2, 1, 0]
-    assert yard.log == [
-        ("bring", 3), ("bring", 2), ("use", 3), ("use", 2), ("ended", 3), ("bring", 1), ("use", 1), ("ended", 2),
-        ("bring", 0), ("use", 0), ("ended", 1),
-    ]  # fmt: skip
-    assert [o.number for o in downwards(layers, None)] == [3, 2, 1, 0] and list(downwards([], yard)) == []
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("edges", [None, *VALUED])
 @pytest.mark.parametrize("name", ["BertModel", "LlamaForCausalLM"])
@@ -469,10 +428,3 @@ def test_nothing_square_is_made(name: str, edges: str | None, monkeypatch: pytes
         assert n * 48 <= alive.largest <= n * 48 * 2
         peaks.append(alive.peak)
     assert peaks[1] < 2.1 * peaks[0]
-
-
-@pytest.mark.parametrize("edges", [None, *VALUED])
-def test_a_host_has_nowhere_to_send_layers(edges: str | None) -> None:
-    wrapped = model("Llama")
-    here, there = (wrapped.trace(given(), memory="linear", edges=edges, offload=o).rollout() for o in (False, True))
-    assert np.array_equal(here.values, there.values)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from attnflow import importance as importance
     from attnflow import view as view
     from attnflow.answer import Answer
-    from attnflow.capture.paged import PagedCache
     from attnflow.capture.passes import Prediction
     from attnflow.long import LinearTrace
     from attnflow.model import Model, load, wrap
@@ -53,7 +52,6 @@ __all__ = [
     "MaxFlow",
     "Model",
     "ModelError",
-    "PagedCache",
     "Prediction",
     "Score",
     "Similarity",
@@ -74,7 +72,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # type checkers see only the names imported above
-    MODEL_NAMES = ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Similarity", "Trace", "load", "wrap")
+    MODEL_NAMES = ("Answer", "LinearTrace", "Model", "Prediction", "Similarity", "Trace", "load", "wrap")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
@@ -83,7 +81,7 @@ if not TYPE_CHECKING:  # type checkers see only the names imported above
         """Load what needs torch on first use, so that the import is instant and the rest runs without torch."""
         if name in ("corpus", "evaluate", "importance", "view"):
             return importlib.import_module(f"attnflow.{name}")
-        room = {"PagedCache": "capture.paged", "Prediction": "capture.passes"}.get(name, "model")
+        room = "capture.passes" if name == "Prediction" else "model"
         if name not in MODEL_NAMES:
             raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
         try:

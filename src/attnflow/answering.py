@@ -18,7 +18,6 @@ from attnflow.capture.generate import Growth, Progress, Written, check_count, ch
 from attnflow.capture.kv_cache import snapshot
 from attnflow.capture.picture_prompt import read_picture_prompt
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
-from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Runner
 from attnflow.capture.same_prompt import check_cache, is_same
 from attnflow.errors import InputError, TextError
@@ -83,8 +82,6 @@ def answer_one(
 ) -> Answer:
     """Return the answer to one prompt."""
     check_writer(model)
-    if watch is not None:
-        check_alone(model.model, "watch is called by each process's own clock")
     read = reading.prompt(model, prompt)
     if answer is None:
         if cache is not None:

@@ -16,10 +16,8 @@ from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked, half
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.linear import Operands, pass_down, reach_of, row_sums, step, uniform_step
-from attnflow.capture.offload import lane_of
 from attnflow.capture.operands import PLAIN, VALUED, Descend, run_kept
 from attnflow.capture.passes import Prediction
-from attnflow.capture.ranks import Ranks, ranks_of
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
@@ -55,7 +53,6 @@ class LinearTrace:
     normalized: "rows", "graph" or "none".
     descend: goes through what is kept of the layers, from the top down.
     explained: for edges by gradients, the answer that they are about.
-    ranks: the processes that share the heads; all of them must request the same results in the same order.
     """
 
     tokens: tuple[str, ...] = field(repr=False)
@@ -76,7 +73,6 @@ class LinearTrace:
     normalized: str = "none"
     lengths: tuple[Tensor | None, ...] = field(default=(), repr=False)
     explained: Explained | None = field(default=None, repr=False)
-    ranks: Ranks | None = field(default=None, repr=False)
 
     def __reduce__(self) -> str:
         raise TypeError(
@@ -144,8 +140,6 @@ class LinearTrace:
             parts += pass_down(o.scores, start.to(self.device), o.weighing)[0, 0]
             own = o.holds
             del o
-        if self.ranks is not None:
-            parts = self.ranks.sum(parts)
         if explained.causal and own is not None:
             parts[rows] = own[0, rows].to(parts)  # what a position reads from itself stays there
         return self._answer_parts("answer_rows", parts, rows, signed)
@@ -207,7 +201,7 @@ class LinearTrace:
     @cached_property
     def _largest(self) -> Tensor:
         """The largest sum of any row of any layer, by which normalize="graph" divides."""
-        sums = [self._joined(row_sums(o.scores, o.weighing, o.own).to(self.device)).max() for o in self.descend()]
+        sums = [row_sums(o.scores, o.weighing, o.own).to(self.device).max() for o in self.descend()]
         largest = torch.stack(sums).max()
         return torch.where(largest == 0, 1, largest)
 
@@ -217,8 +211,6 @@ class LinearTrace:
 
     def _edges(self, o: Operands, rows: Tensor, reach: int | None = None) -> Tensor:
         """Return ``r·E`` of each row r, with E as in the graph: normalised, with the residual connection if it is whole."""
-        if self.ranks is not None:
-            self._check_linear(o)
         if self.edges == "answer":  # rows are shares in any normalisation
             own = self._residual(o)
             return pass_down(o.scores, rows, o.weighing, own, normalized=True, clipped=True, reach=reach)
@@ -227,30 +219,13 @@ class LinearTrace:
             down = step(o.scores, rows, reach)  # rows of attention already sum to one
         else:
             down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows, reach=reach)
-        down = self._joined(down)
         return down / self._largest.to(down) if self.normalized == "graph" else down
-
-    def _check_linear(self, o: Operands) -> None:
-        """Refuse rows that are divided, edge by edge, by sums over all heads: each process has only its own heads."""
-        plain = self.edges in (None, PLAIN) and o.scores.sinks is None
-        if self.edges == "answer" or (self.normalized == "rows" and not plain):
-            raise InputError(
-                f"rows of edges={self.edges!r} are divided by what all heads carry together, and the heads of this model "
-                "are on several processes (tensor parallelism): use answer_rows() or answer_inputs() of answer edges, or "
-                "rollout() without edges, which are sums over heads"
-            )
-
-    def _joined(self, x: Tensor) -> Tensor:
-        """Return the sum of this process's heads over all processes; answer edges are a sum of heads, others a mean."""
-        if self.ranks is None:
-            return x
-        return self.ranks.sum(x) if self.edges == "answer" else self.ranks.mean(x)
 
     def _residual(self, o: Operands) -> Tensor:
         """Return what the residual connection carries for answer edges: what the state below holds and no edge reads."""
         assert o.holds is not None
         every = torch.ones(1, 1, len(self.tokens), device=self.device, dtype=self.dtype)
-        carried = self._joined(pass_down(o.scores, every, o.weighing))[0, 0]
+        carried = pass_down(o.scores, every, o.weighing)[0, 0]
         return (o.holds.to(self.device, self.dtype) - carried).clamp(min=0)
 
     def _rolled(self, residual: float, below: Callable[[Operands, Tensor, int | None], Tensor]) -> Tensor:
@@ -351,7 +326,6 @@ def trace_linear(
     reduce: str | list[int],
     queries: Queries | None,
     layers: Sequence[int] | None,
-    offload: bool,
     edges: str | None = None,
     normalize: str | None = None,
     answer: Any = None,
@@ -376,13 +350,12 @@ def trace_linear(
     if not rows[0]:
         raise InputError("queries is an empty list: expected at least one")
     chosen = tuple(select_layers([-1] if layers is None else layers, len(checked.stack.main)))
-    lane = lane_of(model.device) if offload else None
     reasons = None
     if edges in BY_LAYERS:
-        batch, reasons = explained(model, _bare(encoded[0]), checked, edges, answer=answer, of=of, lane=lane)
+        batch, reasons = explained(model, _bare(encoded[0]), checked, edges, answer=answer, of=of)
         descend: Descend = reasons.descent.operands
     else:
-        batch, descend = run_kept(model, [_bare(one) for one in encoded], checked, edges or PLAIN, lane)
+        batch, descend = run_kept(model, [_bare(one) for one in encoded], checked, edges or PLAIN)
     traces = [
         _trace_of(replace(batch, encoded=encoded), number, descend, rows[number], chosen, edges, normalized)
         for number in range(len(encoded))
@@ -473,7 +446,6 @@ def _trace_of(
         edges=edges,
         normalized=normalized,
         lengths=lengths,
-        ranks=batch.checked.ranks,
     )
 
 
@@ -481,13 +453,11 @@ def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
     """Compare products without matrices to matrices, from the same operands, on the first tokens of the text."""
     tensors = probe(encoded.tensors)
     n = int(tensors["input_ids"].shape[1])
-    _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN, None)
+    _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
-    ranks = ranks_of(model.model)
     for operands in descend():
         whole = operands.scores.weights(0, n).mean(1)
         gap = float((step(operands.scores, rows) - (rows.to(whole) @ whole).to(rows.device)).abs().max())
-        gap = gap if ranks is None else ranks.worst(gap, model.device)
         if gap > (2e-2 if half(model.dtype) else 1e-4):
             raise ModelError(
                 f'layer {operands.number} with memory="linear" differs from its matrix by {gap:.3g}: trace with '

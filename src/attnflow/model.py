@@ -16,7 +16,6 @@ from attnflow.capture import hub
 from attnflow.capture.generate import Progress
 from attnflow.capture.inputs import Encoded, runs_alone
 from attnflow.capture.pooling import Pooling
-from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Runner
 from attnflow.capture.sentence_folder import is_sentence_transformer, pooling_of
 from attnflow.edges import BY_LAYERS, traced
@@ -145,7 +144,6 @@ class TraceOptions(TypedDict, total=False):
     truncate: bool
     queries: Queries | None
     layers: Sequence[int] | None
-    offload: bool
     sampling_rate: int | None
     edges: str | None
     normalize: str | None
@@ -194,7 +192,6 @@ class Model(Runner):
         memory: str = "graph",
         queries: Queries | None = None,
         layers: Sequence[int] | None = None,
-        offload: bool = False,
         sampling_rate: int | None = None,
         edges: str | None = None,
         normalize: str | None = None,
@@ -215,11 +212,10 @@ class Model(Runner):
         memory: "graph" keeps one matrix per layer. "linear" keeps only queries and keys, and explains ``queries`` at
             ``layers`` by raw attention and rollout, for contexts whose matrices would not fit. It takes the edges "mean",
             "head-norm" and "projection", and by gradients "attention-gradient" and "answer". For the last two, layers run
-            again one by one, except for those that fit into GPU memory.
+            again one by one.
         queries, layers: for memory="linear": the positions and layers to explain; by default the last of each. An item of
             ``queries`` may be a mapping {position: weight}, one row of several positions, used as given: a span at the cost
             of one position.
-        offload: for memory="linear" on a GPU: keep what layers need in host memory, copied while other layers compute.
         sampling_rate: the sampling rate of a waveform, in Hz.
         edges: what an edge weighs instead of its attention, for example "value-norm", "alti" or "attention-gradient":
             `attnflow.edges.EDGES` lists them all.
@@ -228,8 +224,6 @@ class Model(Runner):
         """
         if memory not in ("graph", "linear"):
             raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
-        if heads != "mean" or keep_heads:
-            check_alone(self.model, f"{'keep_heads' if keep_heads else f'{heads=}'} needs every head in one place")
         about = {"answer": answer, "of": None if of == "logit" else of}
         if edges is not None:
             others: dict[str, Any] = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
@@ -237,7 +231,7 @@ class Model(Runner):
             if memory == "linear":
                 others["missing"] = None if missing == "keep" else missing
             else:
-                others |= {"queries": queries, "layers": layers, "offload": offload}
+                others |= {"queries": queries, "layers": layers}
             _refuse(others, f"{{name}} does not work with edges={edges!r}: leave one of them out")
             if memory == "linear" and edges in LINEAR and edges not in BY_LAYERS:
                 _refuse(
@@ -263,10 +257,8 @@ class Model(Runner):
             matrices = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
             matrices["missing"] = None if missing == "keep" else missing
             _refuse(matrices, '{name} does not work with memory="linear": leave it out, or trace with memory="graph"')
-        if memory == "graph" and (queries is not None or layers is not None or offload):
-            raise InputError(
-                'queries, layers and offload need memory="linear"; here, give query= to raw(), rollout() or flow()'
-            )
+        if memory == "graph" and (queries is not None or layers is not None):
+            raise InputError('queries and layers need memory="linear"; here, give query= to raw(), rollout() or flow()')
         self.check_evaluating()
         many_texts = isinstance(text, list)
         if many_texts and not text:
@@ -287,9 +279,7 @@ class Model(Runner):
             linear = [
                 trace
                 for some, label in zip(together, labels, strict=True)
-                for trace in trace_linear(
-                    self, some, reduce, queries, layers, offload, edges, normalize, answer=label, of=of
-                )
+                for trace in trace_linear(self, some, reduce, queries, layers, edges, normalize, answer=label, of=of)
             ]
             return linear if many_texts else linear[0]
         keep = keep_heads if isinstance(keep_heads, bool) else frozenset(positions(keep_heads, "layer"))
@@ -353,8 +343,9 @@ class Model(Runner):
         documents: texts by name, put in front of a text, or of the user's last message.
         system: a system message, put in front of the others.
         cache: the key-value cache of the generation that wrote ``answer``, given as token numbers, after this prompt; it is
-            only read. A cache of transformers, the keys and values of each layer, or an `attnflow.PagedCache`.
-        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens.
+            only read. A cache of transformers, or the keys and values of each layer.
+        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens; otherwise such
+            texts are refused.
         image: for a vision-language model, an image that goes with the prompt: PIL, array, or the path of a file. It is put
             in front of the text, or of the user's last message; `Answer.patches` shows what its parts gave.
         progress: called with a stage, the amount done and the total.

@@ -82,12 +82,6 @@ def test_the_baseline_of_gradients_says_where_cudnn_refuses(monkeypatch: pytest.
     torch.testing.assert_close(again, gradient)
 
 
-def test_layers_in_host_memory_change_nothing() -> None:
-    tasks = tasks_of(small(), names_of("rollout,rollout-offload,span,span-offload", None))
-    for name in ("rollout", "span"):
-        np.testing.assert_allclose(tasks[f"{name}-offload"]().values, tasks[name]().values, atol=1e-6)
-
-
 @pytest.mark.long
 def test_a_task_that_fails_says_so_and_leaves_the_others_their_figures() -> None:
     rows = run([24], ["forward", "flashtrace"], 2, 2, 6, lambda _: None, "tiny")

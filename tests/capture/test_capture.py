@@ -1010,7 +1010,7 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
         ({"heads": [0, 4]}, "head 4 does not exist: there are 4, so expected -4 to 3"),
         ({"keep_heads": [7]}, "layer 7 does not exist: there are 3"),
         ({"heads": "median"}, 'heads=\'median\': expected "mean", "max", "min" or a list of heads'),
-        ({"queries": [0]}, 'queries, layers and offload need memory="linear"'),
+        ({"queries": [0]}, 'queries and layers need memory="linear"'),
         ({"memory": "linear", "heads": "max"}, "takes the mean over heads"),
         ({"memory": "linear", "queries": [99]}, "query 99 does not exist: there are 11"),
         ({"memory": "linear", "layers": [3]}, "layer 3 does not exist: there are 3"),

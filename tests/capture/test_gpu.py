@@ -11,7 +11,6 @@ import torch
 from transformers.cache_utils import DynamicCache, StaticCache
 
 import attnflow as af
-from attnflow.capture import room
 from attnflow.edges import EDGES, batched
 from attnflow.edges.batched import TextBatch
 from attnflow.evaluate import grid
@@ -40,13 +39,10 @@ def test_same_as_on_the_cpu(name: str, dtype: torch.dtype) -> None:
     slack = 5e-6 if dtype == torch.float32 else 3e-2
     graph = model.trace(given)
     np.testing.assert_allclose(graph.rollout(query=asked, layer=[-1, 0]).values, expected, atol=slack)
-    for offload in (False, True):
-        linear = model.trace(given, memory="linear", queries=asked, layers=[-1, 0], offload=offload)
-        np.testing.assert_allclose(
-            linear.rollout().values, graph.rollout(query=asked, layer=[-1, 0]).values, atol=slack
-        )
-        one = model.trace(given, memory="linear", queries=[-1], offload=offload).rollout().values
-        np.testing.assert_allclose(one[0], graph.rollout(query=-1, layer=-1).values[0], atol=slack)
+    linear = model.trace(given, memory="linear", queries=asked, layers=[-1, 0])
+    np.testing.assert_allclose(linear.rollout().values, graph.rollout(query=asked, layer=[-1, 0]).values, atol=slack)
+    one = model.trace(given, memory="linear", queries=[-1]).rollout().values
+    np.testing.assert_allclose(one[0], graph.rollout(query=-1, layer=-1).values[0], atol=slack)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -58,13 +54,10 @@ def test_edges_without_matrices_are_those_of_the_cpu(name: str, edges: str, dtyp
     cpu, gpu = af.wrap(MODELS[name]()), af.wrap(MODELS[name]().to("cuda", dtype))
     expected = [cpu.trace(text, **options) for text in texts]
     slack = 2e-5 if dtype == torch.float32 else 4e-2
-    for offload in (False, True):
-        alone = [gpu.trace(text, offload=offload, **options) for text in texts]
-        for traces in (alone, gpu.trace(texts, offload=offload, **options)):
-            for one, found in zip(expected, traces, strict=True):
-                for _ in range(2):  # offloaded layers can be brought back again
-                    np.testing.assert_allclose(found.rollout().values, one.rollout().values, atol=slack)
-                np.testing.assert_allclose(found.raw().values, one.raw().values, atol=slack)
+    for traces in ([gpu.trace(text, **options) for text in texts], gpu.trace(texts, **options)):
+        for one, found in zip(expected, traces, strict=True):
+            np.testing.assert_allclose(found.rollout().values, one.rollout().values, atol=slack)
+            np.testing.assert_allclose(found.raw().values, one.raw().values, atol=slack)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -78,15 +71,14 @@ def test_gradients_without_matrices_are_those_of_the_cpu(name: str, edges: str, 
     expected = af.wrap(MODELS[name]()).trace(given, **options)
     gpu = af.wrap(MODELS[name]().to("cuda", dtype))
     slack = 1e-3 if dtype == torch.float32 else 0.15
-    for offload in (False, True):
-        trace = gpu.trace(given, offload=offload, **options)
-        if edges == "answer":
-            rows = expected.answer_rows(signed=True).values
-            found = trace.answer_rows(signed=True).values
-            np.testing.assert_allclose(found, rows, atol=slack * np.abs(rows).max())
-        else:
-            rolled = expected.rollout().values
-            np.testing.assert_allclose(trace.rollout().values, rolled, atol=slack * rolled.max())
+    trace = gpu.trace(given, **options)
+    if edges == "answer":
+        rows = expected.answer_rows(signed=True).values
+        found = trace.answer_rows(signed=True).values
+        np.testing.assert_allclose(found, rows, atol=slack * np.abs(rows).max())
+    else:
+        rolled = expected.rollout().values
+        np.testing.assert_allclose(trace.rollout().values, rolled, atol=slack * rolled.max())
 
 
 CLASSIFIER = hf("BertForSequenceClassification", **{**POSITIONS, "max_position_embeddings": 600}, num_labels=3)
@@ -139,9 +131,8 @@ def test_a_gpu_is_waited_for_as_often_for_many_texts_as_for_few() -> None:
     assert waits(20) == waits(3)
 
 
-def test_gradients_keep_one_state_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without room for what layers computed, eight more layers take only the memory of their states."""
-    monkeypatch.setattr(room, "KEPT_SHARE", 0)
+def test_gradients_keep_one_state_a_layer() -> None:
+    """Eight more layers take only the memory of their states."""
     peaks, n = {}, 4096
     for depth in (8, 16):
         options = {**LLAMA, "hidden_size": 512, "num_hidden_layers": depth, "max_position_embeddings": n}
@@ -153,22 +144,6 @@ def test_gradients_keep_one_state_a_layer(monkeypatch: pytest.MonkeyPatch) -> No
         model.trace({"input_ids": ids(n)}, memory="linear", edges="attention-gradient").rollout()
         peaks[depth] = torch.cuda.max_memory_allocated() - before
     assert peaks[16] - peaks[8] < 8 * (n * 512 * 2) * 1.5
-
-
-def test_offloaded_layers_leave_the_device() -> None:
-    """Only two of sixteen layers are on the device at a time, both upwards and downwards."""
-    sizes = {**LLAMA, "hidden_size": 512, "num_hidden_layers": 16, "max_position_embeddings": 1 << 15}
-    model = af.wrap(hf("LlamaForCausalLM", **sizes)().to("cuda", torch.bfloat16))
-    model.trace({"input_ids": ids(64)}, memory="linear", edges="projection", offload=True).rollout()
-    peaks = {}
-    for offload in (False, True):
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        model.trace({"input_ids": ids(1 << 15)}, memory="linear", edges="projection", offload=offload).rollout()
-        peaks[offload] = torch.cuda.max_memory_allocated() - before
-    layer = (1 << 15) * (512 + 256 + 512 + 256) * 2  # queries, keys, directions and values
-    assert peaks[True] < peaks[False] - 8 * layer
 
 
 def test_memory_is_linear() -> None:
@@ -241,7 +216,7 @@ DECODERS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", DECODERS)
 def test_an_answer_on_a_cache_where_it_lies(name: str, dtype: torch.dtype, kind: str) -> None:
@@ -251,15 +226,6 @@ def test_an_answer_on_a_cache_where_it_lies(name: str, dtype: torch.dtype, kind:
     cache = DynamicCache() if kind != "static" else StaticCache(model.model.config, max_cache_len=400)
     with torch.no_grad():
         model.model(torch.tensor([prompt[:-1]], device="cuda"), past_key_values=cache, use_cache=True)
-    if kind == "paged":
-        pages = [
-            [
-                torch.nn.functional.pad(x[0].transpose(0, 1), (0, 0, 0, 0, 0, 5)).reshape(19, 16, *x[0, :, 0].shape)
-                for x in pair
-            ]
-            for pair in ((layer.keys, layer.values) for layer in cache.layers)
-        ]
-        cache = af.PagedCache([k for k, _ in pages], [v for _, v in pages], torch.arange(19), 299)
     values = model.answer(prompt, answer=answer, cache=cache).sources(signed=True).values
     assert model.reads_in_place
     slack = 1e-4 if dtype == torch.float32 else 6e-2

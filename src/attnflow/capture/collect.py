@@ -204,7 +204,7 @@ def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
 
 def eager_function(module: torch.nn.Module) -> Callable[..., Any]:
     """Return the eager attention of the model's own file. Files that name it differently are not supported."""
-    for cls in type(module).__mro__:  # FSDP puts its own class before the model's
+    for cls in type(module).__mro__:
         function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
         if function is not None:
             return function  # type: ignore[no-any-return]

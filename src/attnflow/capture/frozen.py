@@ -31,7 +31,6 @@ from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Readi
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.predict import finds_spans
-from attnflow.capture.ranks import Ranks, spread_modules, whole
 from attnflow.capture.sublayer import layer_path
 from attnflow.capture.verify import cover
 from attnflow.errors import ModelError
@@ -146,7 +145,6 @@ class FrozenPass:
     fades: whether the attention scores are known, which `slopes` needs.
     out, calls, mode: the model's output, its attention calls with reduced heads, and how these were computed, if kept.
     notes: for a batch, the contributions of constants to each text, recorded during the backward pass.
-    ranks: the processes that share the heads.
     bottom: what enters a vision tower, if the pass continues down to it.
     seats: for each position of the tower, the position of the text that it feeds, or -1.
     """
@@ -165,7 +163,6 @@ class FrozenPass:
     calls: Sequence[Call] = ()
     mode: str = "whole"
     notes: Notes | None = None
-    ranks: Ranks | None = None
     bottom: Tensor | None = None
     seats: Sequence[int] = ()
     lock: Lock = field(default_factory=Lock)
@@ -191,7 +188,7 @@ class FrozenPass:
         reading = Reading(local, every, rows)
         backward = self._backward(score, reading, every)
         own, apart = self._seated(backward)
-        total, by_layer = reading.collected(own.device, self.ranks)
+        total, by_layer = reading.collected(own.device)
         read, crossed = total["self"][0], total["cross"][0] if "cross" in total else None
         numbers = torch.stack([
             backward.scored.double().sum(), own.sum(), own.abs().sum(), *_ends(read, self.prefix, reading),
@@ -243,11 +240,6 @@ class FrozenPass:
         taken: [text, query], the weight of each query in ``rows``.
         every: return the edges of each layer instead of their sums.
         """
-        if self.ranks is not None:
-            raise ModelError(
-                f"the heads of {self.name} are split over several processes (tensor parallelism), but explaining many "
-                "texts at once needs all of them in one process: explain the texts one by one"
-            )
         reading = Reading(every=every, sums=None if every else Sums(taken))
         backward = self._backward(score, reading, every, again=False)
         y, own = backward.scored.double(), backward.holds[0]
@@ -325,7 +317,7 @@ class FrozenPass:
             slope = slope_of(self.name, score(logits), logits)
             leaves = [self.states[0], *self.sources]
             torch.autograd.grad(self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True)
-        return {kind: x[0].double() for kind, x in reading.collected(logits.device, self.ranks)[0].items()}
+        return {kind: x[0].double() for kind, x in reading.collected(logits.device)[0].items()}
 
 
 def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
@@ -361,7 +353,7 @@ def product(x: Tensor, slope: Tensor) -> Tensor:
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
     """Return the contribution of constants that are added to states, as one number."""
-    parts = [whole(product(b, g)) for b, g in zip(constants, gradients, strict=False) if g is not None]
+    parts = [product(b, g) for b, g in zip(constants, gradients, strict=False) if g is not None]
     return torch.stack([x.to(parts[0].device) for x in parts]).sum() if parts else torch.zeros((), dtype=torch.float64)
 
 
@@ -501,7 +493,7 @@ def run_frozen(
     with (
         torch.inference_mode(False), routes.running(), entering(model.model, layers, collector, image) as states,
         _bottom(model.model, tower, collector, bottom),
-        Freeze(notes, spread_modules(model.model)) if freeze else nullcontext() as frozen,
+        Freeze(notes) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
@@ -517,7 +509,7 @@ def run_frozen(
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
         checked.blocks, out if keep else None, collector.calls,
-        "blocks" if any(call.weights is None for call in calls) else "whole", notes, checked.ranks,
+        "blocks" if any(call.weights is None for call in calls) else "whole", notes,
         bottom[0] if bottom else None, seats,
     )  # fmt: skip
 

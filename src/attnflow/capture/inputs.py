@@ -144,14 +144,17 @@ def unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
         return InputError(
             "this model was wrapped without a tokenizer: give wrap(model, tokenizer), or a dict of tensors"
         )
+    if not getattr(tokenizer, "is_fast", False):
+        return InputError(
+            f"{type(tokenizer).__name__} does not say which characters its tokens have: load the fast tokenizer, "
+            "AutoTokenizer.from_pretrained(…, use_fast=True), or give token numbers, a dict of tensors"
+        )
     return None
 
 
 def tokenize(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **more: Any) -> BatchEncoding:
-    """Tokenize texts, or pairs of them, with offsets if the tokenizer has them."""
-    options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False, **more}
-    if getattr(tokenizer, "is_fast", False):
-        options["return_offsets_mapping"] = True
+    """Tokenize texts, or pairs of them, with the characters of each token."""
+    options = {"return_special_tokens_mask": True, "return_offsets_mapping": True, "verbose": False, **more}
     texts = {"text_target" if target else "text": [part[0] for part in parts]}
     if len(parts[0]) == 2:
         texts["text_pair"] = [part[1] for part in parts]
@@ -206,12 +209,9 @@ def _encoded(
         group = Group.of(tokenizer, tokenized)
         ids, marks = tokenized["input_ids"][0], list(map(bool, tokenized["special_tokens_mask"][0]))
     raw = [group.pieces[i] for i in ids]
-    if getattr(tokenizer, "is_fast", False):
-        sequence = tokenized.sequence_ids(place)
-        offsets = own_ranges(parts, raw, tokenized["offset_mapping"][place], sequence)
-        tokens, word_ids, words = by_offsets(parts, raw, marks, offsets, sequence)
-    else:
-        tokens, word_ids, words = by_marks(raw, marks)
+    sequence = tokenized.sequence_ids(place)
+    offsets = own_ranges(parts, raw, tokenized["offset_mapping"][place], sequence)
+    tokens, word_ids, words = by_offsets(parts, raw, marks, offsets, sequence)
     tensors = {name: rows[place] for name, rows in group.rows.items()}
     return Encoded(
         tensors, tokens, tuple(marks), word_ids, words, " ".join(parts), cut=whole if whole > len(ids) else None
@@ -309,7 +309,7 @@ def by_offsets(
 
 
 def by_marks(raw: list[str], marks: list[bool]) -> Labels:
-    """Label tokens by the marks of tokenizers without offsets: ▁ and Ġ begin a word, ## continues one."""
+    """Label tokens whose text is unknown by their marks: ▁ and Ġ begin a word, ## continues one."""
     wordpiece = any(piece.startswith("##") for piece in raw)
     begins = any(piece[:1] in "▁Ġ" for piece in raw if piece)
     tokens: list[str] = []

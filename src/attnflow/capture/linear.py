@@ -15,7 +15,6 @@ from torch import Tensor
 
 from attnflow.capture.exponents import exponents_of
 from attnflow.capture.fused import in_two_places
-from attnflow.capture.paged import blocks_of
 from attnflow.capture.scores import FEW, LARGE_BYTES, LazyMask, Scores, Weighing, mixed_back
 from attnflow.errors import InputError
 
@@ -73,8 +72,7 @@ def _pieces(scores: Scores, weighing: Weighing) -> Iterator[tuple[Scores, Weighi
         yield scores, weighing, 0
         return
     last = _last_piece(scores)
-    for (start, _, keys), (_, _, values) in zip(blocks_of(scores.before), blocks_of(weighing.before), strict=True):
-        yield replace(last, key=keys, causal=False), replace(weighing, value=values, before=None), start
+    yield replace(last, key=scores.before, causal=False), replace(weighing, value=weighing.before, before=None), 0
     yield last, replace(weighing, before=None), int(scores.before.shape[2])
 
 

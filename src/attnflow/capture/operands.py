@@ -15,8 +15,6 @@ from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import check_inside, wide
 from attnflow.capture.linear import Operands, squared_lengths
-from attnflow.capture.offload import Lane, downwards
-from attnflow.capture.ranks import check_alone
 from attnflow.capture.routes import EAGER
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Weighing, mixed
@@ -58,14 +56,12 @@ class Keeper:
     """Takes from each attention call what its edges need, as soon as the model has computed it.
 
     edges: their name.
-    lane: the way to host memory, if layers are kept there.
     layers: from the first one up.
     gaps: the difference between the parts of each layer and its output.
     problem: why there are no parts.
     """
 
     edges: str
-    lane: Lane | None = None
     layers: list[Operands] = field(default_factory=list)
     gaps: list[Tensor] = field(default_factory=list)
     problem: str = ""
@@ -106,7 +102,7 @@ class Keeper:
         assert call.scores is not None
         operands = Operands(len(self.layers), call.scores, weighing, own)
         call.scores = call.value = None  # other references to the call must not keep the memory
-        self.layers.append(operands if self.lane is None else self.lane.send(operands))
+        self.layers.append(operands)
 
     def check(self, model: Runner, count: int) -> None:
         """Check that the layers are what their form says, with one synchronization for all of them."""
@@ -119,22 +115,19 @@ class Keeper:
             raise refused(off_by(gap), INSTEAD)
 
     def descend(self) -> Iterator[Operands]:
-        return downwards(self.layers, self.lane)
+        return reversed(self.layers)
 
 
 def unknown(model: Runner) -> str:
     return f"the layers of {type(model.model).__name__} are not built like those of {FORMS}"
 
 
-def run_kept(
-    model: Runner, encoded: Sequence[Encoded], checked: Checked, edges: str, lane: Lane | None
-) -> tuple[Batch, Descend]:
+def run_kept(model: Runner, encoded: Sequence[Encoded], checked: Checked, edges: str) -> tuple[Batch, Descend]:
     """Run texts that may run together in one forward pass; return the batch and the way down through what was kept."""
-    keeper = Keeper(edges, lane)
+    keeper = Keeper(edges)
     collector = Collector("operands", keep=keeper.take)
     with ExitStack() as stack:
         if edges in VALUED:
-            check_alone(model.model, f"edges={edges!r} needs the projections of all heads in one process")
             check_inside(model, checked)
             forms = forms_of(model.model, checked)
             if not forms:

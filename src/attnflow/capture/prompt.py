@@ -12,7 +12,7 @@ from torch import Tensor
 from attnflow.capture import chat, control, inputs
 from attnflow.capture.chat import Content
 from attnflow.capture.control import Tokens
-from attnflow.capture.decoded import aligned, decoded
+from attnflow.capture.decoded import decoded
 from attnflow.capture.encode import check_vocabulary
 from attnflow.capture.picture import Picture
 from attnflow.capture.runner import Runner
@@ -198,7 +198,7 @@ def read_prompt(
         its text on the lines below, and a blank line.
     system: a system message before the others. A text prompt then becomes a user message, which needs a chat template.
     interpret_special: let special tokens that are written literally in texts ("<|im_start|>", "</s>") act as special
-        tokens. Otherwise they are plain text.
+        tokens. Otherwise such texts are refused.
     """
     if model.tokenizer is None:
         raise InputError(
@@ -308,36 +308,30 @@ def _check_usable(model: Runner, text: str) -> None:
 
 
 def _tokens(tokenizer: Any, text: str, plain: Sequence[Range], add_special: bool) -> Tokens:
-    """Tokenize the text such that plain ranges contain no control token."""
+    """Tokenize the text; refuse control tokens within the plain ranges."""
     tokens = _tokenized(tokenizer, text, add_special)
     signs = control.acting(tokenizer, text, tokens.ids, tokens.offsets)
-    if any(sign and inside for sign, inside in zip(signs, _within(tokens.offsets, plain), strict=True)):
-        if not getattr(tokenizer, "is_fast", False) and list(plain) == [(0, len(text))]:
-            return _tokenized(tokenizer, text, add_special, split_special_tokens=True)
-        ids, offsets, added = control.encode_apart(tokenizer, text, plain, add_special)
-        return Tokens(ids, _own(tokenizer, text, ids, offsets, added), added)
+    for i, sign, inside in zip(tokens.ids, signs, _within(tokens.offsets, plain), strict=True):
+        if sign and inside:
+            raise InputError(
+                f"the text contains {str(control.control_tokens(tokenizer)[i])!r}, which would act as a special token: "
+                "remove it, or give interpret_special=True, or an answer as token numbers"
+            )
     return tokens
 
 
-def _tokenized(tokenizer: Any, text: str, add_special: bool, **options: Any) -> Tokens:
+def _tokenized(tokenizer: Any, text: str, add_special: bool) -> Tokens:
     try:
-        tokenized = inputs.tokenize(tokenizer, [(text,)], False, add_special_tokens=add_special, **options)
+        tokenized = inputs.tokenize(tokenizer, [(text,)], False, add_special_tokens=add_special)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as e:  # errors from Rust are not an Exception
         raise inputs.refusal(e) from None
     ids = [int(i) for i in tokenized["input_ids"][0]]
     added = [add_special and bool(mark) for mark in tokenized["special_tokens_mask"][0]]
-    if getattr(tokenizer, "is_fast", False):
-        return Tokens(ids, _own(tokenizer, text, ids, tokenized["offset_mapping"][0], added), added)
-    own = [i for i, mark in zip(ids, added, strict=True) if not mark]
-    ranges = iter(aligned(text, *decoded(tokenizer, own, skip_special=False)))
-    return Tokens(ids, [(0, 0) if mark else next(ranges) for mark in added], added)
-
-
-def _own(tokenizer: Any, text: str, ids: list[int], offsets: Sequence[Any], added: list[bool]) -> list[Range]:
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
-    return inputs.own_ranges((text,), pieces, offsets, [None if mark else 0 for mark in added])
+    parts = [None if mark else 0 for mark in added]
+    return Tokens(ids, inputs.own_ranges((text,), pieces, tokenized["offset_mapping"][0], parts), added)
 
 
 def _special(tokenizer: Any, text: str, ids: list[int], offsets: list[Range]) -> list[bool]:
@@ -367,11 +361,8 @@ def _labelled(
     tokenizer: Any, text: str, ids: list[int], offsets: list[Range], special: list[bool], template: list[bool]
 ) -> Prompt:
     raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
-    if getattr(tokenizer, "is_fast", False):
-        sequence = [None if mark else 0 for mark in special]
-        tokens, word_ids, words = inputs.by_offsets((text,), raw, special, offsets, sequence)
-    else:
-        tokens, word_ids, words = inputs.by_marks(raw, special)
+    sequence = [None if mark else 0 for mark in special]
+    tokens, word_ids, words = inputs.by_offsets((text,), raw, special, offsets, sequence)
     theirs = [None if mark else word for word, mark in zip(word_ids, template, strict=True)]
     number = count()
     renumbered = {word: next(number) for word in dict.fromkeys(theirs) if word is not None}

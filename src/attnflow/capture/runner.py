@@ -21,10 +21,9 @@ from attnflow.capture.passes import Pass, Prediction
 from attnflow.capture.pooling import Pooling
 from attnflow.capture.predict import prediction
 from attnflow.capture.quantised import check_gradients
-from attnflow.capture.ranks import ranks_of
 from attnflow.capture.rotary import Stretching
 from attnflow.capture.wiring import Wiring
-from attnflow.capture.wrappers import adapters_of, check_weights_stay, eagerly, is_compiled, unwrapped
+from attnflow.capture.wrappers import adapters_of, eagerly, is_compiled, unwrapped
 from attnflow.errors import InputError, ModelError
 from attnflow.version import __version__
 
@@ -212,7 +211,7 @@ class Runner:
 
     def check_gradients(self) -> None:
         """Check on first use that gradients pass through all layers."""
-        if not self.passes_gradients and ranks_of(self.model) is None:
+        if not self.passes_gradients:
             check_gradients(self.model)
             self.passes_gradients = True
 
@@ -331,8 +330,6 @@ class Runner:
     def forward(self, tensors: Mapping[str, Tensor], *, grad: bool = False, **options: Any) -> ModelOutput:
         """Run the model's own forward pass; for a two-tower model, through the tower that takes these inputs."""
         self.check_evaluating()
-        if grad:
-            check_weights_stay(self.model)
         if torch.is_autocast_enabled(self.device.type):
             raise InputError(
                 "torch.autocast is active, so some parts of the model round their numbers and others do not: turn it "
@@ -369,7 +366,7 @@ class Runner:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of the model, as every result records it."""
-        ranks, adapters = ranks_of(self.model), adapters_of(self.model)
+        adapters = adapters_of(self.model)
         return {
             "model": self.name,
             "revision": self.revision,
@@ -377,7 +374,6 @@ class Runner:
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": self.device.type,
             **({} if self.pooling is None else {"pooling": self.pooling.name}),
-            **({} if ranks is None else {"processes": ranks.count}),
             **({"adapters": adapters} if adapters else {}),
         }
 

@@ -20,9 +20,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import Inside, check_windows, main_calls, pass_with, run_inside, wide
 from attnflow.capture.layer_gradients import Descent, run_layers
 from attnflow.capture.linear import pass_down
-from attnflow.capture.offload import Lane
 from attnflow.capture.passes import Pass
-from attnflow.capture.ranks import check_alone, ranks_of
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Batch, Runner, check_calls
 from attnflow.capture.verify import kind_of, probe
@@ -124,18 +122,6 @@ def traced_encoding(
 
     about: what the score is, for the provenance.
     """
-    if name not in (None, "answer"):
-        _check_all_heads(model)
-    return _traced_encoding(model, encoded, name, score_of, about)
-
-
-def _check_all_heads(model: Runner) -> None:
-    check_alone(model.model, "edges other than 'answer' see into every head of a layer")
-
-
-def _traced_encoding(
-    model: Runner, encoded: Encoded, name: str | None, score_of: Callable[[Tensor], Tensor], about: Mapping[str, Any]
-) -> Pass:
     if name is None:
         return model.run_batch([encoded]).passed(0)
     kind = edges_of(name)
@@ -220,7 +206,7 @@ class Explained:
 
 
 def explained(
-    model: Runner, encoded: Encoded, checked: Checked, name: str, *, answer: Any, of: str, lane: Lane | None = None
+    model: Runner, encoded: Encoded, checked: Checked, name: str, *, answer: Any, of: str
 ) -> tuple[Batch, Explained]:
     """Run one forward pass of one text, and return the way down from its answer, for edges of `BY_LAYERS`.
 
@@ -232,7 +218,7 @@ def explained(
     if kind not in model.checked_linear:
         _verify_layers(model, encoded, checked)
         model.checked_linear.add(kind)
-    layers = run_layers(model, encoded, checked, frozen=frozen, lane=lane)
+    layers = run_layers(model, encoded, checked, frozen=frozen)
     question = _question(layers.batch, answer)
     if question is None:
         raise InputError(f"these edges are about an answer, and {no_answer(model)}")
@@ -255,13 +241,11 @@ def _verify_layers(model: Runner, encoded: Encoded, checked: Checked) -> None:
         return logits.double().flatten(0, -2)[-1].max()
 
     descent = run_layers(model, some, checked, frozen=False).descent(likeliest)
-    whole = attention_gradient(_traced_encoding(model, some, "attention-gradient", likeliest, {}))
-    ranks = ranks_of(model.model)  # each process compares only its own heads
+    whole = attention_gradient(traced_encoding(model, some, "attention-gradient", likeliest, {}))
     for o in descent.operands():
         expected = whole[o.number].sum(0)  # [key]
         every = expected.new_ones(1, 1, len(expected))
         gap = float((pass_down(o.scores, every, o.weighing)[0, 0] - expected).abs().max() / whole.sum(1).max())
-        gap = gap if ranks is None else ranks.worst(gap, model.device)
         if not gap <= (0.2 if half(model.dtype) else 1e-3):
             raise ModelError(
                 f"gradients of {type(model.model).__name__} layer by layer differ from those of one pass by {gap:.2g} "
@@ -278,7 +262,6 @@ def look_inside(
     answer, of: what the gradients are about, as in `Model.gradient`.
     """
     check_of(of)
-    _check_all_heads(model)
     batch, inside = run_inside(model, model.encode(text, truncate=truncate), gradient)
     return pass_with(batch, _with_gradients(batch, inside, answer, of) if gradient else inside)
 

@@ -25,7 +25,6 @@ from attnflow.capture.frozen import FrozenPass, entering, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded, batched
 from attnflow.capture.inside import check_inside, check_windows, layers_of_texts, wide
 from attnflow.capture.predict import answered, masked_positions, places_of
-from attnflow.capture.ranks import check_alone
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Runner
 from attnflow.capture.sublayer import layer_path
@@ -117,7 +116,6 @@ class TextBatch:
 
     def prepare(self) -> None:
         """Copy what later steps need to the device, and back: once the model runs, a copy would wait for it."""
-        check_alone(self.model.model, "edges of many texts at once see into every head of a layer")
         if self.checked.padding is False and len(set(self.lengths)) > 1:
             raise ModelError(
                 f"{type(self.model.model).__name__} computes other numbers for a padded text than for the text alone: run "
