@@ -14,7 +14,7 @@ from attnflow.capture.frozen import run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.picture import Picture, picture_of
 from attnflow.capture.wiring import Wiring
-from helpers.vision_language import GRID, IMAGE_TOKEN, MODELS, WITHOUT_PLACES, llava
+from helpers.vision_language import IMAGE_TOKEN, MODELS, WITHOUT_PLACES, llava
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -82,7 +82,7 @@ def test_positions_that_stand_for_no_patch_are_not_said_to(name: str) -> None:
     """Query tokens and crops can be as many as the patches, yet none of them is a patch."""
     model, inputs = WITHOUT_PLACES[name]()
     trace = af.wrap(model).trace(inputs)
-    assert trace.picture is None and trace.tower is None
+    assert trace.picture is None
     assert not any(token.startswith("image ") for token in trace.tokens)
 
 
@@ -91,7 +91,7 @@ def test_squares_of_patches() -> None:
     place = np.array([1, 1, 0, 0, 1, 1, 0, 0])
 
     def wiring(place: np.ndarray) -> Wiring:
-        return Wiring(2, 4, np.arange(8), place, (0,), "layers")
+        return Wiring(2, 4, np.arange(8), place, "layers")
 
     assert picture_of(wiring(place), [3, 4]) == Picture(1, 2, (4, 3))
     assert picture_of(wiring(np.arange(8)), list(range(5, 13))) == Picture(2, 4, tuple(range(5, 13)))
@@ -102,31 +102,6 @@ def test_squares_of_patches() -> None:
         af.InputError, match=r"^values have shape \(3,\): expected one row over all inputs, with more than 4"
     ):
         Picture(2, 2, (1, 2, 3, 4)).laid_out([0.1, 0.2, 0.7])
-
-
-@pytest.mark.parametrize("name", ["LLaVA", "Qwen2.5-VL", "InternVL"])
-def test_the_tower_shares_out_by_its_own_attention(name: str) -> None:
-    """Compare with rollout of the weights that the vision tower returns."""
-    model, inputs = MODELS[name]()
-    tower = af.wrap(model).trace(inputs).tower
-    assert tower is not None and (tower.rows, tower.columns) == (GRID if name == "Qwen2.5-VL" else (4, 4))
-    row = np.random.default_rng(0).random(inputs["input_ids"].shape[1])
-    places = (inputs["input_ids"][0] == IMAGE_TOKEN).nonzero().flatten().tolist()
-    patches = tower.patches(row)
-    assert 0 < patches.sum() <= row[places].sum() + 1e-9
-    for matrix in (step.weights for step in tower.steps):
-        assert np.allclose(matrix.sum(-1).numpy(), 1, atol=1e-5)
-    if name == "LLaVA":  # the states below its last layer, without the class token
-        model.set_attn_implementation("eager")
-        with torch.no_grad():
-            heads = model.model.vision_tower(inputs["pixel_values"], output_attentions=True).attentions[:-1]
-        rolled = np.eye(17)
-        for own in heads:
-            rolled = (own[0].mean(0).numpy() + np.eye(17)) / 2 @ rolled
-        expected = row[places] @ rolled[1:]
-        assert np.allclose(patches.ravel(), expected[1:], atol=1e-6)
-    with pytest.raises(af.InputError, match=r"^values have shape \(2,\): expected one row over all inputs"):
-        tower.patches([0.5, 0.5])
 
 
 @pytest.mark.parametrize("name", MODELS)
