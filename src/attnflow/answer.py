@@ -276,7 +276,8 @@ class Answer:
         wiring, below = self.prompt.wiring, self._below(token)
         assert wiring is not None and below.tower is not None
         tower, chosen = below.tower.cpu().numpy(), wiring.patch >= 0
-        patches: Floats = np.bincount(wiring.patch[chosen], tower[chosen], wiring.rows * wiring.columns)
+        size = wiring.rows * wiring.columns
+        patches = np.bincount(wiring.patch[chosen], tower[chosen], size).astype(np.float64)
         if signed:
             return patches
         words = below.own.cpu().numpy()[: len(self.prompt.ids)].copy()

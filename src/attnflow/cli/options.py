@@ -27,8 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 TextArgument = Annotated[
     str,
     typer.Argument(
-        help="The text, or - to read it from standard input. For a vision model, the path of an image; for an audio "
-        "model, the path of a WAV file."
+        help="The text, or - to read it from standard input. For a vision model, the path of an image."
     ),
 ]
 ModelName = Annotated[

@@ -49,6 +49,9 @@ SEVERAL = 32
 LONGEST = 2048
 """Longest text with flow; for longer ones it would take minutes."""
 
+LONGEST_FRAMES = 512
+"""The same for positions that are no text, such as frames of a sound, whose nearly uniform attention is slow to solve."""
+
 LAYERED = 256
 """Longest text with flow relative to uniform attention layer by layer, which is slow to solve."""
 
@@ -201,9 +204,14 @@ def _of_sentences(result: TokenAttention) -> dict[str, Any]:
 def _reliability(trace: Trace, query: Query, layer: int, residual: float, flow: bool) -> list[str]:
     """Return the reliability notes of the rows that the page opens with; the page computes those of other rows."""
     results = [trace.raw(query, layer), trace.rollout(query, layer, residual)]
-    solved = flow and len(trace.tokens) <= LONGEST and (query is not None or len(trace.tokens) ** 2 <= PAIRS)
+    solved = flow and len(trace.tokens) <= _longest(trace) and (query is not None or len(trace.tokens) ** 2 <= PAIRS)
     results += [trace.flow(query, layer, residual)] if solved else []
     return [note for result in results for note in result.reliability]
+
+
+def _longest(trace: Trace) -> int:
+    """Return the maximum number of positions for flow."""
+    return LONGEST if trace.text or trace.patches is not None else LONGEST_FRAMES
 
 
 def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | None:
@@ -344,8 +352,8 @@ def _flows(
     """Return flow of all queries if cheap, otherwise of those chosen. For decoders, add flow of uniform attention."""
     n = len(trace.tokens)
     size = trace.steps[trace.ends[-1]].weights.shape[0] - trace.first_query
-    if n > LONGEST:
-        left_out.append(f"Flow is left out: it takes minutes for {n:,} tokens.")
+    if n > _longest(trace):
+        left_out.append(f"Flow is left out: it takes minutes for {n:,} {'tokens' if trace.text else 'positions'}.")
         return None
     looks_back = causal(trace)
     whole = len(layers) * size * n * (3 if looks_back else 1) <= PAIRS
