@@ -271,7 +271,6 @@ def test_weights_of_queries_are_numbers_of_any_type(weight: Any) -> None:
         ({"keep_heads": True}, "keep_heads"),
         ({"keep_heads": [0]}, "keep_heads"),
         ({"target": "the keys"}, "target"),
-        ({"sampling_rate": 16000}, "sampling_rate"),
     ],
 )
 def test_arguments_that_need_matrices_are_refused(options: dict[str, Any], name: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,16 +15,12 @@ from attnflow.answer_graph import AnswerGraph
 from attnflow.answer_paths import Bottleneck, Path, Paths
 from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, run_answer
-from attnflow.capture.encode import wired
 from attnflow.capture.fingerprint import fingerprint_of_weights
-from attnflow.capture.frozen import Below
+from attnflow.capture.frozen import Evidence
 from attnflow.capture.generate import Progress, Written
 from attnflow.capture.kv_cache import reading_cache
-from attnflow.capture.picture import Picture
 from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span, plain_ids
 from attnflow.capture.runner import Runner
-from attnflow.capture.tower import Tower
-from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
 from attnflow.importance.verified import fit
@@ -138,22 +134,15 @@ class Answer:
 
         A place gets the parts of its patches. The parts of class tokens of the vision tower count as constants.
         """
-        assert self._wiring is not None and self.prompt.picture is not None
-        n, image = len(self.prompt.ids), np.array(self.prompt.image)
-        chosen = (self._wiring.patch >= 0) & (self._wiring.place >= 0)
-        below = [self._below(token) for token in range(len(self.ids))]
-        rows = np.zeros((len(below), n + len(self.ids)))
-        for row, one in zip(rows, below, strict=True):
-            row[: len(one.text)] = one.text.cpu().numpy()
-            row += np.bincount(image[self._wiring.place[chosen]], one.tower.cpu().numpy()[chosen], len(row))
-        odds = np.array([one.y for one in below])
-        rest = sum(one.constants + float(one.tower.cpu().numpy()[~chosen].sum()) for one in below)
+        n, below = len(self.prompt.ids), [self._below(token) for token in range(len(self.ids))]
+        rows = np.stack([np.pad(one.own.cpu().numpy(), (0, 1)) for one in below])  # no position reads the last token
+        odds, rest = np.array([one.y for one in below]), sum(one.constants for one in below)
         return Parts(odds, rows[:, :n], rows[:, n:], rest, max(one.gap for one in below))
 
     @cached_property
     def _goes_down(self) -> bool:
         """Whether answer edges can be followed to patches of an image, each of which has a place in the prompt."""
-        return self.prompt.picture is not None and self._wiring is not None
+        return self.prompt.picture is not None
 
     def sources(
         self,
@@ -271,118 +260,60 @@ class Answer:
         result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
         return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
 
-    @property
-    def picture(self) -> Picture | None:
-        """Where the image is among the tokens of the prompt, row by row; None if there is none or its place is unknown."""
-        return self.prompt.picture
-
-    def patches(
-        self, span: Span | None = None, *, method: str | None = None, through: bool = True, signed: bool = False
-    ) -> Floats:
+    def patches(self, span: Span | None = None, *, signed: bool = False) -> Floats:
         """Return what each patch of the image gave to the answer, ``[row, column]``: shares of what the whole prompt gave.
 
-        By default answer edges are followed all the way down, through all layers of the text and of the vision tower:
+        Answer edges are followed all the way down, through all layers of the text and of the vision tower:
         ``x0·∂y/∂x0``, where x0 enters the tower and y is the log-odds with attention, norm scales and gates held
         constant. These parts and those of the words add up to the log-odds. A tower moves what it sees: a position of
         the text need not hold what is at its place in the image.
 
         span: a part of the answer, as in `sources`; a written word, for example. The result is the mean over its
             tokens.
-        method: another method of `sources`, for comparison: it gives shares of positions in the text, and attention
-            rollout (`attnflow.capture.tower.Tower`) distributes these over the patches.
-        through: False stops at the places of the image in the text, by answer_rows or ``method``.
-        signed: return parts of the log-odds; what counts against the answer is negative. Only without method and
-            through.
+        signed: return parts of the log-odds; what counts against the answer is negative.
         """
         if not self.prompt.image:
             raise InputError("this prompt has no image: give image= to Model.answer")
-        if signed and (method is not None or not through):
-            raise InputError(
-                "signed works only for answer edges followed all the way down: leave out method and through"
-            )
-        if through and method is None:
-            return self._map(span, signed)
-        picture = self.prompt.picture
-        if picture is None:
-            raise InputError(
-                "no position of this prompt stands for a place of the image: query tokens read all of it, or the model "
-                "reads it in several crops. Leave out method and through"
-            )
-        row = self.sources(span, method=METHOD if method is None else method).row()
-        if not through:
-            return np.asarray(picture.laid_out(row), np.float64)
-        if self.tower is None:
-            raise InputError(
-                "the attention of the vision tower was not captured, or the tower passes on states of several layers: "
-                "leave out method, or give through=False"
-            )
-        return self.tower.patches(row)
-
-    def _map(self, span: Span | None, signed: bool) -> Floats:
-        wiring = self._wiring
-        if wiring is None:
+        if self.prompt.wiring is None:
             raise InputError(
                 "patches of the image cannot be matched to inputs of this model's vision tower: it reads the image in "
                 "several crops, or has no tower that can be watched. sources() gives shares of positions instead"
             )
-        below = [self._below(token) for token in self._span(span)]
-        some = [self._patch_shares(one, wiring, signed) for one in below]
+        some = [self._of_patches(token, signed) for token in self._span(span)]
         counted = [one for one in some if one.any()] or some  # a token without any support does not count
         total = sum(some) if signed else sum(counted) / len(counted)
-        return np.asarray(total, np.float64).reshape(wiring.rows, wiring.columns)
+        return np.asarray(total, np.float64).reshape(self.prompt.wiring.rows, self.prompt.wiring.columns)
 
-    def _patch_shares(self, below: Below, wiring: Wiring, signed: bool) -> Floats:
+    def _of_patches(self, token: int, signed: bool) -> Floats:
         """Return what one answer token gets from each patch."""
+        wiring, below = self.prompt.wiring, self._below(token)
+        assert wiring is not None and below.tower is not None
         tower, chosen = below.tower.cpu().numpy(), wiring.patch >= 0
-        patches: Floats = np.bincount(wiring.patch[chosen], tower[chosen], wiring.rows * wiring.columns).astype(
-            np.float64
-        )
+        size = wiring.rows * wiring.columns
+        patches = np.bincount(wiring.patch[chosen], tower[chosen], size).astype(np.float64)
         if signed:
             return patches
-        words = below.text.cpu().numpy()[: len(self.prompt.ids)].copy()
-        words[self._left_out] = 0
-        rest = np.concatenate([words, tower[~chosen]])
-        total = float(np.maximum(patches, 0).sum() + np.maximum(rest, 0).sum())
-        return np.asarray(np.maximum(patches, 0) / (total or 1.0))
+        words = below.own.cpu().numpy()[: len(self.prompt.ids)].copy()
+        words[[*self._left_out, *self.prompt.image]] = 0
+        supports = [np.maximum(x, 0).sum() for x in (patches, words, tower[~chosen])]
+        return np.asarray(np.maximum(patches, 0) / (float(sum(supports)) or 1.0))
 
     @cached_property
-    def _wiring(self) -> Wiring | None:
-        return wired(self.model, self.prompt.tensors, self.prompt.image)
-
-    @cached_property
-    def _whole_way(self) -> AnswerPass:
-        """The pass whose gradients continue down through the vision tower."""
-        assert self._wiring is not None
-        return run_answer(
+    def _below(self) -> Callable[[int], Evidence]:
+        """Split the log-odds of an answer token over the inputs of the text and of the vision tower."""
+        assert self.prompt.wiring is not None
+        self._check_weights()
+        whole = run_answer(
             self.model, self.prompt.ids, replace(self.writing, ids=self.ids), beside=self.prompt.tensors,
-            tower=self._wiring.path, image=self.prompt.image,
+            down=self.prompt.wiring.down(self.prompt.image),
         )  # fmt: skip
 
-    @cached_property
-    def _belows(self) -> dict[int, Below]:
-        return {}
-
-    def _below(self, token: int) -> Below:
-        if token not in self._belows:
+        @cache
+        def below(token: int) -> Evidence:
             self._check_weights()
-            self._belows[token] = self._whole_way.below([token])
-        return self._belows[token]
+            return whole.below(token)
 
-    @property
-    def tower(self) -> Tower | None:
-        """The vision tower below the image of the prompt, from a separate pass."""
-        return self._graph.attention.tower
-
-    @cached_property
-    def visual_sinks(self) -> tuple[int, ...]:
-        """Places of the image that take attention whatever the prompt asks, numbered row by row.
-
-        They are sinks of some layer of the text (`attnflow.sinks.sink_positions`).
-        """
-        if self.prompt.picture is None:
-            return ()
-        sinks = set(self._graph.attention.sinks() or ())
-        return tuple(number for number, place in enumerate(self.prompt.picture.places) if place in sinks)
+        return below
 
     def paths(self, limit: int = 10, span: Span | None = None) -> Paths:
         """Return the strongest edges from the positions that decide the answer to what they read, with their signs.

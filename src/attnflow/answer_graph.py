@@ -15,7 +15,7 @@ from torch import Tensor
 from attnflow.answer_paths import Bottleneck, named
 from attnflow.answer_rows import Units
 from attnflow.capture.answer_pass import log_odds
-from attnflow.capture.encode import decoder_start, wired
+from attnflow.capture.encode import decoder_start
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.prompt import AnswerLabels, Prompt
 from attnflow.capture.runner import Runner
@@ -145,6 +145,5 @@ class AnswerGraph:
         return Encoded(
             {"input_ids": torch.tensor([[*prompt.ids, *written]]), **self.beside}, (*prompt.tokens, *answer.tokens[:keep]),
             (*prompt.special, *answer.special[:keep]), (*prompt.word_ids, *words),
-            (*prompt.word_texts, *answer.word_texts), prompt.text + answer.text, picture=prompt.picture,
-            wiring=wired(self.model, self.beside, prompt.image),
+            (*prompt.word_texts, *answer.word_texts), prompt.text + answer.text
         )  # fmt: skip

@@ -15,7 +15,7 @@ from attnflow.errors import InputError
 from attnflow.result import TokenAttention, summed
 from attnflow.selection import Query
 from attnflow.source_methods import INPUTS, METHOD, trace_method
-from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, seconds_of
+from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of
 
 if TYPE_CHECKING:
     from attnflow.trace import Trace
@@ -39,7 +39,6 @@ def _of_groups(trace: Trace, result: TokenAttention) -> TokenAttention:
         word_texts=trace.word_texts,
         special=trace.special,
         patches=trace.patches,
-        seconds=seconds_of(trace),
         provenance={**result.provenance, **record},
     )
 

@@ -144,7 +144,6 @@ class TraceOptions(TypedDict, total=False):
     truncate: bool
     queries: Queries | None
     layers: Sequence[int] | None
-    sampling_rate: int | None
     edges: str | None
     normalize: str | None
     answer: Any
@@ -192,7 +191,6 @@ class Model(Runner):
         memory: str = "graph",
         queries: Queries | None = None,
         layers: Sequence[int] | None = None,
-        sampling_rate: int | None = None,
         edges: str | None = None,
         normalize: str | None = None,
         answer: Any = None,
@@ -201,8 +199,8 @@ class Model(Runner):
         """Run the model once and return a `Trace`; for a list of texts, run padded batches and return a list of traces.
 
         text: a text; a pair of texts as a tuple; for a vision-language model a pair of a text and an image (PIL, array or a
-            Path); an image (PIL, array, path or pixel values) or a sound (waveform, or path of a WAV file) for models
-            that take those; or a dict of tensors, as the model's forward takes them.
+            Path); an image (PIL, array, path or pixel values) for models that take one; or a dict of tensors, as the
+            model's forward takes them, for example {"input_features": …, "decoder_input_ids": …} of a sound.
         target: for encoder-decoders, the text that the decoder writes; the default is the model's own greedy answer.
         heads: how to reduce heads: "mean", "max", "min" or a list of heads.
         keep_heads: True or a list of layers, for which all heads are kept in ``trace.weights``.
@@ -216,7 +214,6 @@ class Model(Runner):
         queries, layers: for memory="linear": the positions and layers to explain; by default the last of each. An item of
             ``queries`` may be a mapping {position: weight}, one row of several positions, used as given: a span at the cost
             of one position.
-        sampling_rate: the sampling rate of a waveform, in Hz.
         edges: what an edge weighs instead of its attention, for example "value-norm", "alti" or "attention-gradient":
             `attnflow.edges.EDGES` lists them all.
         normalize: see `attnflow.edges.reweighed`.
@@ -226,7 +223,7 @@ class Model(Runner):
             raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
         about = {"answer": answer, "of": None if of == "logit" else of}
         if edges is not None:
-            others: dict[str, Any] = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
+            others: dict[str, Any] = {"target": target, "keep_heads": keep_heads}
             others["heads"] = None if heads == "mean" else heads
             if memory == "linear":
                 others["missing"] = None if missing == "keep" else missing
@@ -254,7 +251,7 @@ class Model(Runner):
         if missing not in MISSING:
             raise InputError(f"missing={missing!r}: expected one of {', '.join(map(repr, MISSING))}")
         if memory == "linear":
-            matrices = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
+            matrices = {"target": target, "keep_heads": keep_heads}
             matrices["missing"] = None if missing == "keep" else missing
             _refuse(matrices, '{name} does not work with memory="linear": leave it out, or trace with memory="graph"')
         if memory == "graph" and (queries is not None or layers is not None):
@@ -266,7 +263,7 @@ class Model(Runner):
         if many_texts and target is not None:
             raise InputError("target needs a single text: trace encoder-decoders one text at a time")
         items = text if many_texts else [text]
-        encoded = [self.encode(item, target, truncate, sampling_rate) for item in items]
+        encoded = [self.encode(item, target, truncate) for item in items]
         reduce = self._head_reduction(heads, encoded[0])
         batches = [encoded[i : i + BATCH] for i in range(0, len(encoded), BATCH)]
         if memory == "linear":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 METHOD, INPUTS = "answer_rows", "answer_inputs"
-SPOKEN = "cross_attention"
-"""Where the words of a transcript were heard: `attnflow.Trace.spoken`."""
 
 ANSWER_WAYS = (METHOD, INPUTS)
 """The ways to add up answer edges into what the answer takes from each token."""

@@ -25,10 +25,8 @@ from attnflow.receptive import check_mode, relative
 from attnflow.reliability import FlowBound, Notes
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
-from attnflow.seconds import Span
 from attnflow.selection import Query, Row, head_name, select_layers, select_positions
 from attnflow.sinks import check_sinks
-from attnflow.spoken import WordSeconds, spoken, word_seconds
 from attnflow.texts.groups import PositionGroups, Positions
 from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, with_mixed, witnesses
 
@@ -213,21 +211,6 @@ class Trace(Pass):
         """
         return sources(self)
 
-    def spoken(self) -> TokenAttention:
-        """Return where each word of a transcript was heard: one row over the sound for each word.
-
-        A row is the mean cross-attention of the upper half of the decoder's layers, at the positions that write the word's
-        tokens, which are those before them. docs/reading.md has the measurements behind this choice.
-
-        Needs a trace of a sound by an encoder-decoder such as Whisper. The result shows itself as a table of words and
-        seconds; its queries are the positions of the words in the transcript.
-        """
-        return spoken(self)
-
-    def word_seconds(self) -> list[WordSeconds]:
-        """Return the words of a transcript with the seconds where each was heard: the `stretch` of each row of `spoken`."""
-        return word_seconds(self)
-
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """Return one head (Appendix A.1), with the heads of lower layers reduced. Needs ``trace(..., keep_heads=True)``."""
         layers, chosen = self._selected(query, layer)
@@ -374,9 +357,7 @@ class Trace(Pass):
                 layer: w for layer, heads in self.weights.items() if (w := _merged_heads(heads, members)) is not None
             },
             patches=self.patches if len(members) == len(self.tokens) else None,
-            sound=None if self.sound is None else replace(self.sound, spans=_merged_spans(self.sound.spans, members)),
             picture=None,
-            tower=None,
             inside=None,
             encoder=None if self.encoder is None else self._encoder_over(members, names, record),
             word_groups=tuple(tuple(g) for g in members),
@@ -489,13 +470,6 @@ def _merged_heads(heads: Tensor, members: Sequence[Sequence[int]]) -> Tensor | N
     queries, keys = heads.shape[1:]
     own = [[i - (keys - queries) for i in group] for group in members if group[0] >= keys - queries]
     return merge([heads.double()], members if queries == keys else [members, own])[0].to(heads.dtype)
-
-
-def _merged_spans(spans: Sequence[Span | None], members: Sequence[Sequence[int]]) -> tuple[Span | None, ...]:
-    """Return the seconds of groups of positions of a sound, from the first to the last."""
-    of_groups = [[spans[i] for i in group] for group in members if group[0] < len(spans)]
-    times = [[span for span in group if span is not None] for group in of_groups]
-    return tuple((min(a for a, _ in group), max(b for _, b in group)) if group else None for group in times)
 
 
 def _over_words(row: Row, place: Mapping[int, int]) -> Row:

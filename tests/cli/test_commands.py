@@ -123,7 +123,7 @@ def test_files_that_cannot_be_written_are_refused_before_loading(
 
 @pytest.mark.parametrize(("name", "sentence"), [
     ("photo.PNG", "is an image file, but this model reads text: give a text, and for a vision-language model --image"),
-    ("tone.wav", "is a sound file, but this model reads text: give a text, or choose an audio model"),
+    ("tone.wav", "is a sound file: expected a text; Model.trace in Python takes the tensors of a sound"),
     ("minutes.txt", "is a file, and its name would be explained as the text: use - < minutes.txt, which reads its text"),
     ("w.npz", "is a file, and its name would be explained as the text: use attnflow figure graph w.npz"),
 ])  # fmt: skip

@@ -19,7 +19,6 @@ SHOWN = {
     "classifier.html": "negative",
     "answer.html": "Agnes Holm",
     "image.html": "the square is yellow",
-    "speech.html": "heard at",
     "corpus/index.html": "Across 100 texts",
 }
 

@@ -17,7 +17,6 @@ import { leadPanel } from "./lead.js";
 import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
-import { soundLead } from "./sound-lead.js";
 import { VIEW_NAMES, viewTabs } from "./views.js";
 import { ALIGNMENTS } from "./head-ranking.js";
 
@@ -268,15 +267,7 @@ export function mount(root, data, prefix = "", server = null) {
 
   const figureOf = (/** @type {Palette} */ palette) =>
     leadFigure(page, lead.node.querySelector(".headline")?.textContent ?? "", palette);
-  const { sound } = data;
-  const lead = leadPanel(
-    page,
-    sound
-      ? () => soundLead(page, sound, () => leadOf(page))
-      : data.patches || data.picture
-        ? () => imageLead(page, () => leadOf(page))
-        : undefined,
-  );
+  const lead = leadPanel(page, data.patches || data.picture ? () => imageLead(page, () => leadOf(page)) : undefined);
   const summary = el(
     "summary",
     {},

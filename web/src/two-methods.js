@@ -40,7 +40,7 @@ export function twoMethods(page, lead, prefix) {
     if (!touched(changed, "c", "a", "u", "q", "l", "f", "rows", "theme")) return;
     const [own, other] = chosen();
     pick.value = other;
-    pick.hidden = page.methods.length < 2 || Boolean(data.patches || data.sound);
+    pick.hidden = page.methods.length < 2 || Boolean(data.patches);
     for (const option of pick.options) option.disabled = Boolean(option.value) && option.value === own;
     node.hidden = !other || other === own || pick.hidden;
     if (node.hidden) return;

@@ -96,29 +96,6 @@ export interface Origin {
   carried: number;
   edges: [number, number, number, number, number][];
 }
-/** A word of a transcript: the position that writes it, where it was heard, and its row over equal bins of the audio. */
-export interface SpokenWord {
-  word: string;
-  query: number;
-  start: number;
-  end: number;
-  share: number;
-  row: number[];
-}
-/** Audio: its duration, up to where positions represent it, the lowest and highest values of its waveform in equal parts,
- * and the first and last second of each of the first positions. */
-export interface Sound {
-  duration: number;
-  end: number;
-  envelope: [number, number][];
-  spans: ([number, number] | null)[];
-  words: SpokenWord[];
-}
-/** What is shaded over audio. */
-export interface Heard {
-  title: string;
-  columns: { start: number; end: number; shade: number; share: number }[];
-}
 /** The labels of a row for rowNotes. bound: for flow, what leaves the query, and what enters each token. */
 export interface RowLabels {
   tokens: string[];
@@ -146,7 +123,6 @@ export interface TextDocument {
   /** An image within a text: the positions of its patches, row by row. */
   picture?: { rows: number; columns: number; places: number[] } | null;
   image: Packed | null;
-  sound?: Sound | null;
   residual: number;
   layers: number[];
   ends: number[];

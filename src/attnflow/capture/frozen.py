@@ -65,6 +65,7 @@ class Evidence:
     layers, crossed_layers: read and crossed of each layer, if requested.
     holds: [query] for each layer, the part of the states that enter it, if requested.
     scored: the values of the score, before they were summed.
+    tower: [position of the tower], what ends at the states that enter a vision tower, if the pass continues down to it.
     """
 
     y: float
@@ -77,6 +78,7 @@ class Evidence:
     crossed_layers: tuple[Tensor, ...] = ()
     holds: tuple[Tensor, ...] = ()
     scored: Tensor | None = None
+    tower: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,22 +101,6 @@ class BatchEvidence:
     rows: tuple[Tensor, ...] = ()
     layers: tuple[Tensor, ...] = ()
     holds: tuple[Tensor, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Below:
-    """The score y of an answer about an image, split down to the vision tower.
-
-    text: the part of each token, [position].
-    tower: the part of the states that enter the vision tower, [position of the tower].
-    constants, gap: as in `Evidence`.
-    """
-
-    y: float
-    text: Tensor
-    tower: Tensor
-    constants: float
-    gap: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,29 +192,19 @@ class FrozenPass:
             tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == kind) for kind in ("self", "cross")
         )
         holds = (own, *(layer[0] for layer in backward.holds[1 : len(self.states)])) if every else ()
+        tower = None if self.bottom is None else backward.holds[-1].flatten()
         return Evidence(
-            y, read, crossed, own, biases + head, gap, layers, crossed_layers, holds, backward.scored
+            y, read, crossed, own, biases + head, gap, layers, crossed_layers, holds, backward.scored, tower
         )  # fmt: skip
 
     def _seated(self, backward: Backward) -> tuple[Tensor, float]:
         """Return the part of each position of the text, where those of an image get the parts of their patches; and the
         part of class tokens of the vision tower, which feed no position."""
         own = backward.holds[0][0]
-        if self.bottom is None or not len(self.seats):
+        if self.bottom is None:
             return own, 0.0
         tower, seats = backward.holds[-1].flatten(), torch.tensor(self.seats, device=own.device)
         return own.index_add(0, seats[seats >= 0], tower[seats >= 0]), float(tower[seats < 0].sum())
-
-    def evidence_below(self, score: Callable[[Tensor], Tensor]) -> Below:
-        """Split ``score(logits)`` over the tokens of the text and the inputs of the vision tower."""
-        backward = self._backward(score, Reading(), False)
-        text, tower = (holds.flatten() for holds in backward.holds)
-        y, along = float(backward.scored.double().sum()), float(backward.along.sum())
-        check_finite(self.name, y)
-        biases = float(constant_part(self.constants, backward.gradients))
-        total = float(text.sum()) + float(tower.sum()) + biases + y - along
-        size = float(text.abs().sum() + tower.abs().sum()) + abs(biases)
-        return Below(y, text, tower, biases + y - along, gap_of(self.name, y, total, size, self.slack))
 
     def evidence_of_texts(
         self, score: Callable[[Tensor], Tensor], *, taken: Tensor | None = None, every: bool = False
@@ -431,7 +407,7 @@ def run_frozen(
     measure: as in `Runner.run_batch`.
     texts: the number of texts of a batch, for `evidence_of_texts`.
     tower: path of the layers of a vision tower, down to which the pass continues for the positions in ``image``. The
-        pass then supports `evidence_below`, and its `evidence` includes the parts of patches.
+        parts of a position of the image are then those of its patches.
     seats: for each position of the tower, the position of the text that it feeds.
     """
     name = type(model.model).__name__

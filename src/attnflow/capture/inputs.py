@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -17,8 +15,6 @@ from torch.nn.utils.rnn import pad_sequence
 from attnflow._arrays import FloatArray
 from attnflow.capture.images import read_image
 from attnflow.capture.picture import Picture
-from attnflow.capture.sound import Sound, heard
-from attnflow.capture.wav import read_wav, resampled, scaled
 from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError, TextError, a_type
 from attnflow.texts.units import WORD, is_mark
@@ -41,8 +37,6 @@ class Encoded:
     target: the decoder's text.
     picture: an image within a text.
     wiring: how its patches feed positions of the text.
-    sound: the audio input.
-    rate: the sampling rate of its waveform, in Hz.
     cut: the number of tokens before truncation to the model's limit.
     image: what a vision model saw, uint8 [height, width, 3], made small.
     """
@@ -56,9 +50,7 @@ class Encoded:
     patches: tuple[int, int] | None = None
     target: Encoded | None = None
     picture: Picture | None = None
-    sound: Sound | None = None
     wiring: Wiring | None = None
-    rate: int = 16000
     cut: int | None = None
     image: FloatArray | None = None
 
@@ -359,33 +351,6 @@ def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> E
         return Encoded(tensors)
     patches = (int(height) // patch[0], int(width) // patch[1])
     return Encoded(tensors, tuple(f"{r},{c}" for r in range(patches[0]) for c in range(patches[1])), patches=patches)
-
-
-def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Encoded:
-    """Encode a waveform (one row of numbers, or the path of a WAV file) with the feature extractor."""
-    extractor = getattr(processor, "feature_extractor", processor)
-    if not hasattr(extractor, "sampling_rate"):  # a tokenizer, which takes no audio
-        extractor = None
-    expected_rate = int(getattr(extractor, "sampling_rate", None) or rate or 16000)
-    if isinstance(audio, str | Path):
-        audio = resampled(*read_wav(audio), expected_rate)
-    elif rate is not None and rate != expected_rate:
-        raise InputError(f"the audio has {rate} Hz and the model takes {expected_rate}: resample it first")
-    try:
-        samples = np.asarray(audio)
-        wave = scaled(samples) if samples.ndim == 1 and samples.size else samples.astype(np.float32)
-    except InputError:
-        raise
-    except (TypeError, ValueError):
-        raise InputError(f"audio is {kind(audio)}: expected a one-dimensional waveform") from None
-    if wave.ndim != 1 or not wave.size:
-        raise InputError(f"audio has shape {wave.shape}: expected a one-dimensional waveform")
-    if extractor is None:
-        if name != "input_values":
-            raise InputError("this model was wrapped without a feature extractor: give wrap(model, processor)")
-        return Encoded({name: torch.from_numpy(wave)[None]}, sound=heard(wave, expected_rate), rate=expected_rate)
-    features = extractor(wave, sampling_rate=expected_rate, return_tensors="pt")
-    return Encoded({name: features[name]}, sound=heard(wave, expected_rate), rate=expected_rate)
 
 
 def runs_alone(tensors: Mapping[str, Tensor]) -> bool:

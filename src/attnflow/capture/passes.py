@@ -18,8 +18,6 @@ from attnflow.sinks import kept_at_home, sink_positions
 if TYPE_CHECKING:
     from attnflow.capture.inside import Inside
     from attnflow.capture.picture import Picture
-    from attnflow.capture.sound import Sound
-    from attnflow.capture.tower import Tower
 
 
 class Prediction(NamedTuple):
@@ -86,8 +84,6 @@ class Pass:
     patches: rows and columns of an image's patches.
     picture: an image within a text, whose patches are some of its positions.
     image: what a vision model saw, uint8 [height, width, 3], made small.
-    tower: the vision tower below it.
-    sound: the audio whose seconds the first positions represent.
     weights: heads of the layers for which they were kept, [head, query, key].
     encoder: the source alone.
     inside: the inside of the layers, if edges other than the weights were requested.
@@ -107,8 +103,6 @@ class Pass:
     first_query: int = 0
     patches: tuple[int, int] | None = None
     picture: Picture | None = None
-    sound: Sound | None = None
-    tower: Tower | None = field(default=None, repr=False)
     weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
     encoder: Pass | None = field(default=None, repr=False)
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)

@@ -16,6 +16,7 @@ from attnflow.capture.decoded import decoded
 from attnflow.capture.encode import check_vocabulary
 from attnflow.capture.picture import Picture
 from attnflow.capture.runner import Runner
+from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError, TextError
 from attnflow.texts import units
 from attnflow.texts.spans import Span as Span
@@ -61,6 +62,7 @@ class Prompt:
     tensors: the model's inputs other than the tokens, for an image.
     image: the positions that represent it.
     picture: their layout, if known.
+    wiring: how patches feed them, if known.
     photo: the image as it was given.
     """
 
@@ -77,6 +79,7 @@ class Prompt:
     tensors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     image: tuple[int, ...] = ()
     picture: Picture | None = None
+    wiring: Wiring | None = None
     photo: Any = field(default=None, repr=False)
 
     def __len__(self) -> int:

@@ -169,11 +169,6 @@ class Runner:
         """The names of the model's classes, as far as its configuration has them."""
         return {int(i): str(name) for i, name in (getattr(self.config, "id2label", None) or {}).items()}
 
-    @property
-    def hears(self) -> bool:
-        """Whether the model takes audio."""
-        return hub.hears(self.model)
-
     def accepts(self, name: str) -> bool:
         """Return whether the model's forward has this argument."""
         forward = getattr(self.model.forward, "__func__", self.model.forward)
@@ -215,12 +210,10 @@ class Runner:
             check_gradients(self.model)
             self.passes_gradients = True
 
-    def encode(
-        self, item: Any, target: str | None = None, truncate: bool = False, sampling_rate: int | None = None
-    ) -> Encoded:
+    def encode(self, item: Any, target: str | None = None, truncate: bool = False) -> Encoded:
         """Encode one input into tensors and labels."""
         self.check_default_device()
-        return encode.encode(self, item, target, truncate, sampling_rate)
+        return encode.encode(self, item, target, truncate)
 
     def verify(self, encoded: Encoded) -> Checked:
         """Run the self-check on first use of this kind of input; later calls return its results."""

@@ -14,7 +14,6 @@ from attnflow.capture.silence import silence
 from attnflow.errors import InputError
 from attnflow.files import check_writable, of_extension
 from attnflow.jobs.progress import Stages, to_stderr
-from attnflow.source_methods import SPOKEN
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -28,8 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 TextArgument = Annotated[
     str,
     typer.Argument(
-        help="The text, or - to read it from standard input. For a vision model, the path of an image; for an audio "
-        "model, the path of a WAV file."
+        help="The text, or - to read it from standard input. For a vision model, the path of an image."
     ),
 ]
 ModelName = Annotated[
@@ -153,10 +151,10 @@ def check_reads_text(model: Model, text: str) -> None:
             return
     except (OSError, ValueError):  # too long for a path, or no path
         return
-    if model.hears or getattr(model.model, "main_input_name", "") == "pixel_values":
-        return
     if extension in SOUNDS:
-        raise InputError(f"{text!r} is a sound file, but this model reads text: give a text, or choose an audio model")
+        raise InputError(f"{text!r} is a sound file: expected a text; Model.trace in Python takes the tensors of a sound")
+    if getattr(model.model, "main_input_name", "") == "pixel_values":
+        return
     if extension in IMAGES:
         raise InputError(
             f"{text!r} is an image file, but this model reads text: give a text, and for a vision-language model --image "
@@ -233,7 +231,7 @@ def deliver(result: TokenAttention, output: Path | None, as_json: bool, headline
     if as_json:
         print(json.dumps(result.to_dict()))
     elif output is None:
-        if len(result.queries) > 1 and result.method != SPOKEN:
+        if len(result.queries) > 1:
             raise InputError(
                 "this model has no class token, so there is no default query: give --query with a token or a position from "
                 f"0 to {len(result.queries) - 1}, or --json for all queries"

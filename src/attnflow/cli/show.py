@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -247,11 +246,6 @@ def show(
             print(json.dumps(page.document))
         return
     reason = ""
-    changed = words or layer != "last" or receptive_field is not None or residual is not None or sinks != "keep"
-    if loaded.hears and by_default and edges is None and not changed and _writes(loaded):
-        result = _spoken(loaded, text, target, query, truncate)
-        deliver(result, output, as_json, f"transcript: {result.text!r}")
-        return
     with Stages(STAGES) as stages:
         stages("model", 0, 1)
         if own in ANSWER_WAYS:
@@ -309,21 +303,6 @@ def _check_opening(page: Page, method: str) -> None:
 def _writes(model: Model) -> bool:
     """Return whether the model is an encoder-decoder."""
     return bool(getattr(model.config, "is_encoder_decoder", False))
-
-
-def _spoken(model: Model, sound: str, target: str | None, query: str | None, truncate: bool) -> TokenAttention:
-    """Return when each word of a transcript was spoken, or only the word that --query names."""
-    result = model.trace(sound, target=target, truncate=truncate).spoken()
-    if query in (None, "all"):
-        return result
-    word = read_query(query, len(result.queries))
-    (_, at) = result.where(word if isinstance(word, int | str) else None)
-    return replace(
-        result,
-        values=result.values[:, [at]],
-        queries=result.queries[at : at + 1],
-        query_tokens=result.query_tokens[at : at + 1],
-    )
 
 
 def _of_answer(

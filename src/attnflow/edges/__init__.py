@@ -163,9 +163,7 @@ def _run_once(model: Runner, encoded: Encoded, every_logit: bool = False) -> tup
     last = model.last_logits([] if every_logit else lengths)
     down: dict[str, Any] = {}
     if encoded.picture is not None and encoded.wiring is not None:
-        image = sorted(encoded.picture.places)
-        seats = [image[n] if n >= 0 else -1 for n in encoded.wiring.place.tolist()]
-        down = {"tower": encoded.wiring.path, "image": image, "seats": seats}
+        down = encoded.wiring.down(sorted(encoded.picture.places))
     frozen = run_frozen(model, encoded.tensors, checked, keep=True, **down, **last)
     check_calls(frozen.calls, checked)
     calls = list(frozen.calls)
