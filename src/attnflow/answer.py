@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.answer_graph import AnswerGraph
-from attnflow.answer_paths import Bottleneck, Path, Paths
 from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, run_answer
 from attnflow.capture.encode import wired
@@ -55,7 +54,6 @@ class Answer:
     written: whether the model wrote the answer; False if it was given.
     writing: what generation left behind.
     progress: called with the progress of leave-one-out, and of fading for a page.
-    earlier: the same answer when it was shorter, for a decoder. Its results are reused.
     """
 
     model: Runner
@@ -65,7 +63,6 @@ class Answer:
     written: bool
     writing: Written = field(repr=False)
     progress: Progress | None = field(default=None, repr=False)
-    earlier: Answer | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -83,10 +80,8 @@ class Answer:
 
     @cached_property
     def _pass(self) -> AnswerPass:
-        """The pass over the tokens that the earlier answer does not have."""
-        known = () if self.earlier is None else self.earlier.ids
-        written = replace(self.writing, ids=self.ids[len(known) :])
-        return run_answer(self.model, (*self.prompt.ids, *known), written, beside=self.prompt.tensors)
+        written = replace(self.writing, ids=self.ids)
+        return run_answer(self.model, self.prompt.ids, written, beside=self.prompt.tensors)
 
     @cached_property
     def _fading_pass(self) -> AnswerPass:
@@ -100,8 +95,7 @@ class Answer:
     @cached_property
     def log_probabilities(self) -> Floats:
         """The log-probability of each answer token, given the prompt and the tokens before it."""
-        known = () if self.earlier is None else self.earlier.log_probabilities
-        return np.concatenate([known, self._pass.log_probabilities])
+        return self._pass.log_probabilities
 
     @property
     def probability(self) -> float:
@@ -116,8 +110,7 @@ class Answer:
     @cached_property
     def _rows_read(self) -> Parts:
         """One row for each answer token: what the position that decides it reads."""
-        parts = self._pass.parts()
-        return parts if self.earlier is None else self.earlier._rows_read.followed_by(parts)
+        return self._pass.parts()
 
     @cached_property
     def _rows_below(self) -> Parts:
@@ -179,8 +172,7 @@ class Answer:
             scale, see `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer,
             residual, sinks and edges as in `Trace`; or "gather" or "columns" of edges that are about the answer
             (`Trace.gather`; columns treats every position as its own token).
-            The values of a unit's tokens are added up, except for flow: flow to a unit is the maximum flow from the
-            whole span to the whole unit, as in `bottleneck`.
+            The values of a unit's tokens are added up. Flows to tokens share edges, so flow needs unit="token".
         signed: return parts of the log-odds (the default method is then "answer_rows"), including the first token; what
             counts against the answer is negative. For fading these are slopes, for "combined" the sum of both.
         """
@@ -217,10 +209,10 @@ class Answer:
         else:
             if signed:
                 raise InputError(f"signed needs method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign")
+            if method == "flow" and unit != "token":
+                raise InputError('flows to tokens share edges and do not add up: give unit="token"')
             values, about = self._graph.scores(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
-            if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
-                merged = self._graph.flow_to(units, tokens, layer, residual, sinks, edges)
         if verify:
             return self._verified(tokens, units, unit, merged, verify, about)
         return self._result(method, merged, tokens, units, unit, about)
@@ -370,31 +362,6 @@ class Answer:
         sinks = set(self._graph.attention.sinks() or ())
         return tuple(number for number, place in enumerate(self.prompt.picture.places) if place in sinks)
 
-    def paths(self, limit: int = 10, span: Span | None = None) -> Paths:
-        """Return the strongest edges from the positions that decide the answer to what they read, with their signs.
-
-        Each edge is an exact part of the log-odds of its answer token. The list also has sums: ``explained`` over the
-        listed edges, ``edges`` over all, ``own`` for what the deciding positions hold themselves, and ``constants``.
-        """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"limit={limit!r}: expected an int of at least 1")
-        tokens = self._span(span)
-        whole = self if self.earlier is None else replace(self, earlier=None)
-        layers = whole._pass.parts(every=True).layers
-        assert layers is not None
-        values = layers[:, tokens]  # [layer, row, token of the prompt or the answer]
-        strongest = np.argsort(-np.abs(values), axis=None, kind="stable")[:limit]
-        both, n = (*self.prompt.tokens, *self.tokens), len(self.prompt.ids)
-        paths = []
-        for l, row, key in zip(*(x.tolist() for x in np.unravel_index(strongest, values.shape)), strict=True):
-            part, place = ("prompt", key) if key < n else ("answer", key - n)
-            value = float(values[l, row, key])
-            paths.append(Path(self.tokens[tokens[row]], tokens[row], l, both[key], place, part, value))
-        sums = self._evidence(tokens, self._rows_read)["evidence"]
-        edges = float(values.sum())
-        own = sums["prompt"] + sums["answer"] - edges
-        return Paths([path for path in paths if path.value != 0], sums["log_odds"], edges, own, sums["constants"])
-
     def leave_out(
         self,
         unit: str = "sentence",
@@ -422,20 +389,6 @@ class Answer:
         about = {"how": how, "log_probability": float(measured.whole[tokens].sum()), "values": FALLS}
         result = self._result("leave_out", falls, tokens, units, unit, about)
         return replace(result, parts=("verified",) * len(falls))
-
-    def bottleneck(
-        self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer"
-    ) -> Bottleneck:
-        """Return the maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
-
-        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly. The cut names
-        units, the span and single tokens.
-
-        to: the unit's number, or a part of its text that no other unit has.
-        edges: "answer" uses the support for the answer along each edge as capacity, in log-odds; "attention" uses the
-            paper's graph.
-        """
-        return self._graph.bottleneck(self._units(unit), to, self._span(span), edges)
 
     def show(
         self,
