@@ -145,17 +145,14 @@ def check_advice(message: str, method: str, options: dict[str, Any]) -> None:
     """Check that a refusal names methods that take the option, or edges that suit the method."""
     assert message.count("\n") == 1 and "leave it out" in message
     listed = re.search(
-        r"--([a-z-]+) \S+ applies to (.*?)(, and edges by gradients)?, not to (\w+): leave it out, or choose", message
+        r"(\w+)=\S+ applies to (.*?)(, and edges by gradients)?, not to (\w+): leave it out, or choose", message
     )
     if listed is None:
-        assert (
-            method in GATHERED
-            and "give --edges 'attention-gradient', 'gradient' or 'answer', or leave it out" in message
-        )
+        assert method in GATHERED
+        assert "give edges='attention-gradient', 'gradient' or 'answer', or leave it out" in message
         assert all(is_taken(method, {"edges": kind}) for kind in ("attention-gradient", "gradient", "answer"))
         return
-    option = {"layer": "layers", "receptive-field": "receptive_field"}.get(listed[1], listed[1])
-    option = "measured" if options.get(option) == "measured" else option
+    option = "measured" if options.get(listed[1]) == "measured" else listed[1]
     others = listed[2].split(", ")
     edges = options.get("edges") if option == "normalize" else None
     assert listed[4] == method and method not in others and others
@@ -249,7 +246,7 @@ def test_a_target_is_for_the_methods_with_layers(
     if method not in LAYERED:
         message = attnflow(*words, status=2).err
         assert (
-            f"--target 'the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
+            f"target='the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
         )
         return
     printed = json.loads(attnflow(*words).out)
@@ -260,7 +257,7 @@ def test_a_target_is_for_the_methods_with_layers(
 def test_a_residual_weight_has_no_effect_on_edges_that_include_it(show: Command) -> None:
     message = show("--edges", "alti", "--residual", "0.3", status=2).err
     assert message == (
-        "attnflow: --residual 0.3 has no effect with --edges 'alti', which already include the residual connection: leave "
+        "attnflow: residual=0.3 has no effect with edges='alti', which already include the residual connection: leave "
         "it out, or choose other edges\n"
     )
 

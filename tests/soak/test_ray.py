@@ -196,7 +196,7 @@ def test_a_gpu_that_torch_does_not_see(corpus: Path, cluster: Cluster, tmp_path:
     done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", cluster[0], "--workers", "1")
     assert done.stderr == (
         "attnflow: a worker has a GPU, but torch does not see it there: install torch with CUDA on every machine, or "
-        'give --device "cpu"\n'
+        'give device="cpu"\n'
     )
     assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
 
