@@ -1053,4 +1053,4 @@ def test_the_command_is_there_without_what_it_needs() -> None:
             print(e)
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\nthe web app needs fastapi: pip install 'attnflow[serve]'\n", done.stderr
+    assert done.stdout == "[]\nthe web app needs fastapi: pip install 'attnflow[models]'\n", done.stderr

@@ -49,7 +49,7 @@ def serve(
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as e:
-        raise InputError(f"the web app needs {e.name}: pip install 'attnflow[serve]'") from None
+        raise InputError(f"the web app needs {e.name}: pip install 'attnflow[models]'") from None
     with closing(listen(host, port)) as sock:  # report a taken port before loading models
         start()
         from attnflow.server.app import run
