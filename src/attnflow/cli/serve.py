@@ -44,7 +44,7 @@ def serve(
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
 ) -> None:  # fmt: skip
-    """Run the interactive page as a local web app, with a JSON API that is described at /api."""
+    """Run the interactive page as a local web app, with a JSON API (/openapi.json)."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
