@@ -16,7 +16,6 @@ from transformers.cache_utils import DynamicCache, StaticCache
 
 import attnflow as af
 from attnflow.answer_rows import by_units, passed_on, shares
-from attnflow.capture.answer_pass import run_answer
 from attnflow.errors import InputError, ModelError
 from helpers.small_models import bert, gpt2
 from helpers.small_tokenizers import byte_level, unigram, wordpiece

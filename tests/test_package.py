@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import attnflow
 
 ROOT = Path(__file__).parent.parent

@@ -374,9 +374,8 @@ class Answer:
         """Return how much the log-probability of the answer falls without each unit: exact, one pass per unit.
 
         only: leave out this unit alone, by its number or by a part of its text that no other unit has.
-        how: "remove" deletes the unit from the prompt, "mask" hides it from attention, "replace" substitutes another
-            token (replacement) for each of its tokens. A negative value means that the answer is likelier without the
-            unit.
+        how: "remove" deletes the unit from the prompt, "replace" substitutes another token (replacement) for each of its
+            tokens. A negative value means that the answer is likelier without the unit.
         """
         if replacement is not None and how != "replace":
             raise InputError(f"replacement={replacement!r:.60} needs how='replace', and how is {how!r:.60}")
