@@ -346,7 +346,7 @@ def test_an_address_of_nothing(corpus: Path, tmp_path: Path) -> None:
         address = f"127.0.0.1:{held.getsockname()[1]}"
         done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", address)
     assert done.stderr == (
-        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give --ray-address of a running cluster\n"
+        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give ray_address= of a running cluster\n"
     )
     assert (done.returncode, done.stdout) == (1, "")
 

@@ -40,11 +40,6 @@ class LeaveOneOut:
     without: NDArray[np.float64]
     shared_prefix: bool
 
-    @property
-    def drops(self) -> NDArray[np.float64]:
-        """``log p(answer) - log p(answer without the group)`` of each group: positive if it supported the answer."""
-        return np.asarray(self.whole.sum() - self.without.sum(-1))
-
 
 def leave_out(
     model: Runner,
