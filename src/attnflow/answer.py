@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.answer_graph import AnswerGraph
-from attnflow.answer_paths import Bottleneck, Path, Paths
 from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, run_answer
 from attnflow.capture.fingerprint import fingerprint_of_weights
@@ -52,7 +51,6 @@ class Answer:
     writing: what generation left behind.
     weights: the fingerprint of the model's weights when this answer was made.
     progress: called with the progress of leave-one-out, and of fading for a page.
-    earlier: the same answer when it was shorter, for a decoder. Its results are reused.
     """
 
     model: Runner
@@ -63,7 +61,6 @@ class Answer:
     writing: Written = field(repr=False)
     weights: tuple[int, ...] = field(repr=False)
     progress: Progress | None = field(default=None, repr=False)
-    earlier: Answer | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -89,11 +86,9 @@ class Answer:
 
     @cached_property
     def _pass(self) -> AnswerPass:
-        """The pass over the tokens that the earlier answer does not have."""
         self._check_weights()
-        known = () if self.earlier is None else self.earlier.ids
-        written = replace(self.writing, ids=self.ids[len(known) :])
-        return run_answer(self.model, (*self.prompt.ids, *known), written, beside=self.prompt.tensors)
+        written = replace(self.writing, ids=self.ids)
+        return run_answer(self.model, self.prompt.ids, written, beside=self.prompt.tensors)
 
     @cached_property
     def _fading_pass(self) -> AnswerPass:
@@ -108,8 +103,7 @@ class Answer:
     @cached_property
     def log_probabilities(self) -> Floats:
         """The log-probability of each answer token, given the prompt and the tokens before it."""
-        known = () if self.earlier is None else self.earlier.log_probabilities
-        return np.concatenate([known, self._pass.log_probabilities])
+        return self._pass.log_probabilities
 
     @property
     def probability(self) -> float:
@@ -125,8 +119,7 @@ class Answer:
     def _rows_read(self) -> Parts:
         """One row for each answer token: what the position that decides it reads."""
         self._check_weights()
-        parts = self._pass.parts()
-        return parts if self.earlier is None else self.earlier._rows_read.followed_by(parts)
+        return self._pass.parts()
 
     @cached_property
     def _rows_below(self) -> Parts:
@@ -179,9 +172,8 @@ class Answer:
             "answer_inputs" (for a prompt with an image: answer edges followed all the way down, to words and patches);
             "fading" (how fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one
             scale, see `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer,
-            residual, sinks and edges as in `Trace`.
-            The values of a unit's tokens are added up, except for flow: flow to a unit is the maximum flow from the
-            whole span to the whole unit, as in `bottleneck`.
+            residual, sinks and edges as in `Trace`. The values of a unit's tokens are added up. Flows to tokens share
+            edges, so flow needs unit="token".
         signed: return parts of the log-odds (the default method is then "answer_rows"), including the first token; what
             counts against the answer is negative. For fading these are slopes, for "combined" the sum of both.
         """
@@ -218,11 +210,11 @@ class Answer:
         else:
             if signed:
                 raise InputError(f"signed needs method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign")
+            if method == "flow" and unit != "token":
+                raise InputError('flows to tokens share edges and do not add up: give unit="token"')
             self._check_weights()
             values, about = self._graph.scores(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
-            if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
-                merged = self._graph.flow_to(units, tokens, layer, residual, sinks, edges)
         if verify:
             return self._verified(tokens, units, unit, merged, verify, about)
         return self._result(method, merged, tokens, units, unit, about)
@@ -315,31 +307,6 @@ class Answer:
 
         return below
 
-    def paths(self, limit: int = 10, span: Span | None = None) -> Paths:
-        """Return the strongest edges from the positions that decide the answer to what they read, with their signs.
-
-        Each edge is an exact part of the log-odds of its answer token. The list also has sums: ``explained`` over the
-        listed edges, ``edges`` over all, ``own`` for what the deciding positions hold themselves, and ``constants``.
-        """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"limit={limit!r}: expected an int of at least 1")
-        tokens = self._span(span)
-        whole = self if self.earlier is None else replace(self, earlier=None)
-        layers = whole._pass.parts(every=True).layers
-        assert layers is not None
-        values = layers[:, tokens]  # [layer, row, token of the prompt or the answer]
-        strongest = np.argsort(-np.abs(values), axis=None, kind="stable")[:limit]
-        both, n = (*self.prompt.tokens, *self.tokens), len(self.prompt.ids)
-        paths = []
-        for l, row, key in zip(*(x.tolist() for x in np.unravel_index(strongest, values.shape)), strict=True):
-            part, place = ("prompt", key) if key < n else ("answer", key - n)
-            value = float(values[l, row, key])
-            paths.append(Path(self.tokens[tokens[row]], tokens[row], l, both[key], place, part, value))
-        sums = self._evidence(tokens, self._rows_read)["evidence"]
-        edges = float(values.sum())
-        own = sums["prompt"] + sums["answer"] - edges
-        return Paths([path for path in paths if path.value != 0], sums["log_odds"], edges, own, sums["constants"])
-
     def leave_out(
         self,
         unit: str = "sentence",
@@ -352,9 +319,8 @@ class Answer:
         """Return how much the log-probability of the answer falls without each unit: exact, one pass per unit.
 
         only: leave out this unit alone, by its number or by a part of its text that no other unit has.
-        how: "remove" deletes the unit from the prompt, "mask" hides it from attention, "replace" substitutes another
-            token (replacement) for each of its tokens. A negative value means that the answer is likelier without the
-            unit.
+        how: "remove" deletes the unit from the prompt, "replace" substitutes another token (replacement) for each of its
+            tokens. A negative value means that the answer is likelier without the unit.
         """
         if replacement is not None and how != "replace":
             raise InputError(f"replacement={replacement!r:.60} needs how='replace', and how is {how!r:.60}")
@@ -366,20 +332,6 @@ class Answer:
         about = {"how": how, "log_probability": float(measured.whole[tokens].sum()), "values": FALLS}
         result = self._result("leave_out", falls, tokens, units, unit, about)
         return replace(result, parts=("verified",) * len(falls))
-
-    def bottleneck(
-        self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer"
-    ) -> Bottleneck:
-        """Return the maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
-
-        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly. The cut names
-        units, the span and single tokens.
-
-        to: the unit's number, or a part of its text that no other unit has.
-        edges: "answer" uses the support for the answer along each edge as capacity, in log-odds; "attention" uses the
-            paper's graph.
-        """
-        return self._graph.bottleneck(self._units(unit), to, self._span(span), edges)
 
     def show(
         self,

@@ -11,7 +11,7 @@ import torch
 
 from attnflow._arrays import indices, positions
 from attnflow.answer import Answer
-from attnflow.answering import TOKENS, Messages, Reading, Watch, answer_many, answer_one, is_several
+from attnflow.answering import TOKENS, Messages, Reading, answer_many, answer_one, is_several
 from attnflow.capture import hub
 from attnflow.capture.generate import Progress
 from attnflow.capture.inputs import Encoded, runs_alone
@@ -160,7 +160,7 @@ class AnswerOptions(TypedDict, total=False):
     interpret_special: bool
     image: Any
     progress: Progress | None
-    watch: Watch | None
+    streamer: Any
 
 
 class Model(Runner):
@@ -329,7 +329,7 @@ class Model(Runner):
         interpret_special: bool = False,
         image: Any = None,
         progress: Progress | None = None,
-        watch: Watch | None = None,
+        streamer: Any = None,
     ) -> Answer | list[Answer]:
         """Return the answer of a language model to a prompt, ready to be explained: which parts of the prompt it came from.
 
@@ -341,21 +341,21 @@ class Model(Runner):
         system: a system message, put in front of the others.
         cache: the key-value cache of the generation that wrote ``answer``, given as token numbers, after this prompt; it is
             only read. A cache of transformers, or the keys and values of each layer.
-        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens; otherwise such
-            texts are refused.
+        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens; otherwise
+            such texts are refused.
         image: for a vision-language model, an image that goes with the prompt: PIL, array, or the path of a file. It is put
             in front of the text, or of the user's last message; `Answer.patches` shows what its parts gave.
         progress: called with a stage, the amount done and the total.
-        watch: called with the answer so far while the model writes it: at its first token, and then as often as it takes no
-            longer than writing does. Results are reused: each call costs a pass over the new tokens only.
+        streamer: passed to the model's ``generate``, such as a ``transformers.TextStreamer``, to show the text as it is
+            written.
         """
         reading = Reading(documents, system, interpret_special, image)
         if is_several(prompt):
-            for name, value in (("cache", cache), ("watch", watch), ("image", image)):
+            for name, value in (("cache", cache), ("streamer", streamer), ("image", image)):
                 if value is not None:
                     raise InputError(f"{name} needs a single prompt: give one at a time")
             return answer_many(self, prompt, answer, max_new_tokens, reading, progress)
-        return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress, watch)
+        return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress, streamer)
 
     # What a token is worth to the answer: functions of `attnflow.importance`, whose first argument is this model.
     blank_out = blank_out

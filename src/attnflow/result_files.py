@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
 from attnflow.files import arrow, of_extension, table_text
+from attnflow.version import __version__
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -54,15 +55,11 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
         )
     if document["format"] != FORMAT:
         raise ValueError("another format")
-    if document["version"] > VERSION:
-        from attnflow.version import __version__
-
+    if document["version"] != VERSION:
         raise InputError(
-            f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
-            "update attnflow"
+            f"{str(path)!r} has format version {document['version']!r:.20}, and attnflow {__version__} reads version "
+            f"{VERSION}: save it again with this attnflow"
         )
-    if document["version"] < 2:
-        document["patches"] = document["grid"]
     if document["dtype"] not in ("float32", "float64"):
         raise ValueError("another dtype")
     return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
@@ -196,7 +193,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
     fields, dtype = _read_labels(meta, path)
     cells = list(zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True))
     values = _placed(fields, dtype, cells)
-    if json.loads(meta)["version"] >= 2 and table.schema.metadata[DIGEST] != _digest(meta, values):
+    if table.schema.metadata[DIGEST] != _digest(meta, values):
         raise ValueError("another checksum")
     return fields, values
 

@@ -136,10 +136,10 @@ def check_advice(message: str, method: str, options: dict[str, Any]) -> None:
     """Check that a refusal names methods that take the option."""
     assert message.count("\n") == 1 and "leave it out" in message
     listed = re.search(
-        r"--([a-z-]+) \S+ applies to (.*?)(, and edges by gradients)?, not to (\w+): leave it out, or choose", message
+        r"(\w+)=\S+ applies to (.*?)(, and edges by gradients)?, not to (\w+): leave it out, or choose", message
     )
     assert listed is not None, message
-    option = {"layer": "layers", "receptive-field": "receptive_field"}.get(listed[1], listed[1])
+    option = listed[1]
     others = listed[2].split(", ")
     edges = options.get("edges") if option == "normalize" else None
     assert listed[4] == method and method not in others and others
@@ -231,7 +231,7 @@ def test_a_target_is_for_the_methods_with_layers(
     if method not in LAYERED:
         message = attnflow(*words, status=2).err
         assert (
-            f"--target 'the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
+            f"target='the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
         )
         return
     printed = json.loads(attnflow(*words).out)
@@ -242,7 +242,7 @@ def test_a_target_is_for_the_methods_with_layers(
 def test_a_residual_weight_has_no_effect_on_edges_that_include_it(show: Command) -> None:
     message = show("--edges", "alti", "--residual", "0.3", status=2).err
     assert message == (
-        "attnflow: --residual 0.3 has no effect with --edges 'alti', which already include the residual connection: leave "
+        "attnflow: residual=0.3 has no effect with edges='alti', which already include the residual connection: leave "
         "it out, or choose other edges\n"
     )
 

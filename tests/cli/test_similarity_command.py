@@ -69,4 +69,4 @@ def test_show_explains_the_embedding(attnflow: Command, folder: str, tmp_path: P
     assert own["query_tokens"] == ["[CLS]"]
     largest = write_folder(tmp_path / "max", encoder(), wordpiece(), one_mode("max"))
     refused = attnflow("show", PAIR[0], "-m", str(largest), status=2)
-    assert "pools by max" in refused.err and "give --query" in refused.err
+    assert "pools by max" in refused.err and "give query=" in refused.err

@@ -264,4 +264,4 @@ def test_scipy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "scipy" else found(name))
     with pytest.raises(InputError) as e:
         summary_of(measured())
-    assert str(e.value) == "evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'"
+    assert str(e.value) == "evaluation needs scipy for its tests: pip install 'attnflow[models]'"

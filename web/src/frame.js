@@ -204,5 +204,5 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
     resized.disconnect();
     root.replaceChildren();
   }
-  return { page, update, close };
+  return { page, close };
 }

@@ -617,7 +617,6 @@ export interface AnswerPage extends PanelsPage {
 /** The page of an answer. update: shows the same answer after it has grown; the selection stays. */
 export interface ShownAnswer {
   state: State<Choices>;
-  update(doc: AnswerDocument): Promise<void>;
   close(): void;
 }
 

@@ -54,7 +54,6 @@ class Parts:
         precision of the sum, because those of a long prompt are large.
     rest: the part of biases, of the score's own constant and of the decoder's start, summed over all rows.
     gap: the difference between the sum of the parts and the whole.
-    layers: [layer, answer token, token of the prompt, then of the answer], if requested.
     """
 
     log_odds: Floats
@@ -62,19 +61,6 @@ class Parts:
     answer: NDArray[np.floating[Any]]
     rest: float
     gap: float
-    layers: Floats | None = None
-
-    def followed_by(self, later: Parts) -> Parts:
-        """Append the rows of later tokens, whose prompt was this prompt and answer."""
-        count, length = self.prompt.shape
-        read = np.concatenate([later.prompt[:, length:], later.answer], 1)
-        return Parts(
-            np.concatenate([self.log_odds, later.log_odds]),
-            np.concatenate([self.prompt, later.prompt[:, :length]]),
-            np.concatenate([np.pad(self.answer, ((0, 0), (0, read.shape[1] - count))), read]),
-            self.rest + later.rest,
-            max(self.gap, later.gap),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,28 +94,16 @@ class AnswerPass:
         """The log-probabilities of the answer's tokens: [answer token]."""
         return log_probabilities(self.logits.detach(), self.ids)
 
-    def parts(self, every: bool = False) -> Parts:
-        """Split the log-odds of each answer token by what its deciding position reads, and from where.
-
-        every: also return what the position reads at each layer.
-        """
-        evidence = self.frozen.evidence(log_odds_of_rows(self.rows, self.ids), local=True, every=every, rows=self.rows)
+    def parts(self) -> Parts:
+        """Split the log-odds of each answer token by what its deciding position reads, and from where."""
+        evidence = self.frozen.evidence(log_odds_of_rows(self.rows, self.ids), local=True, rows=self.rows)
         assert evidence.scored is not None
         # What a position reads from itself stays there, so its own part is what remains at the bottom.
         own = evidence.own[self.rows].cpu()
         prompt, answer, start = self._columns(evidence.read, own, evidence.crossed)
-        layers = None
-        if every:
-            crossings = evidence.crossed_layers or (None,) * len(evidence.layers)
-            nothing = torch.zeros_like(own)
-            both = [
-                torch.cat(self._columns(read, nothing, crossed)[:2], 1)
-                for read, crossed in zip(evidence.layers, crossings, strict=True)
-            ]
-            layers = torch.stack(both).numpy()
         rest = evidence.constants + float(start.sum(dtype=torch.float64))
         odds: Floats = evidence.scored.double().cpu().numpy()
-        return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
+        return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap)
 
     def below(self, token: int) -> Evidence:
         """Split the log-odds of an answer token over the inputs of the text and of its vision tower."""

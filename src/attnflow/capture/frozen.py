@@ -62,7 +62,7 @@ class Evidence:
     own: [query], what ends at the states that enter the first layer.
     constants: the part of biases and of the score's own constant.
     gap: the difference between the sum of the parts and y, relative to the sum of their sizes.
-    layers, crossed_layers: read and crossed of each layer, if requested.
+    layers: what attention carries at each layer, [query, key], if requested.
     holds: [query] for each layer, the part of the states that enter it, if requested.
     scored: the values of the score, before they were summed.
     tower: [position of the tower], what ends at the states that enter a vision tower, if the pass continues down to it.
@@ -75,7 +75,6 @@ class Evidence:
     constants: float
     gap: float
     layers: tuple[Tensor, ...] = ()
-    crossed_layers: tuple[Tensor, ...] = ()
     holds: tuple[Tensor, ...] = ()
     scored: Tensor | None = None
     tower: Tensor | None = None
@@ -188,14 +187,10 @@ class FrozenPass:
         head = y - along
         # a large exact part is left out of the size, because it would hide errors of small parts
         gap = gap_of(self.name, y, bottom + ends + biases + head + through, size + ends_size + abs(biases), self.slack)
-        layers, crossed_layers = (
-            tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == kind) for kind in ("self", "cross")
-        )
+        layers = tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == "self")
         holds = (own, *(layer[0] for layer in backward.holds[1 : len(self.states)])) if every else ()
         tower = None if self.bottom is None else backward.holds[-1].flatten()
-        return Evidence(
-            y, read, crossed, own, biases + head, gap, layers, crossed_layers, holds, backward.scored, tower
-        )  # fmt: skip
+        return Evidence(y, read, crossed, own, biases + head, gap, layers, holds, backward.scored, tower)
 
     def _seated(self, backward: Backward) -> tuple[Tensor, float]:
         """Return the part of each position of the text, where those of an image get the parts of their patches; and the

@@ -382,7 +382,7 @@ def correlated(scores: Sequence[Floats], ties: str = "mean") -> tuple[Floats, Fl
 
 def needs_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
-        raise InputError("evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'")
+        raise InputError("evaluation needs scipy for its tests: pip install 'attnflow[models]'")
 
 
 def _brief(recommendation: Recommendation) -> dict[str, Any]:
