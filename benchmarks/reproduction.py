@@ -1,6 +1,6 @@
 """Write docs/reproduction.md from the results of `attnflow reproduce`: ``python -m benchmarks.reproduction FOLDER``.
 
-No number is typed here. The full tables become FOLDER/tables.csv and FOLDER/pronouns.csv.
+No number is typed here. The full tables become FOLDER/tables.csv.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from benchmarks.reproduction_sections import (
     evenness_section,
     gradient_section,
     pronoun_section,
-    pronouns_csv,
     sentences_section,
     span,
     table_section,
@@ -92,10 +91,7 @@ def page(folder: Path) -> str:
 def data(folder: Path) -> dict[str, str]:
     """Return the full tables behind the page, by the name of their file."""
     results = read(folder)
-    files = {"tables.csv": tables_csv(results)} if any("table" in result for result in results.values()) else {}
-    if "consistency" in results.get("figure4", {}):
-        files["pronouns.csv"] = pronouns_csv(results)
-    return files
+    return {"tables.csv": tables_csv(results)} if any("table" in result for result in results.values()) else {}
 
 
 INTRODUCTION = (
@@ -117,9 +113,9 @@ python -m benchmarks.reproduction docs/reproduction
 
 `attnflow reproduce` also writes each full table as Markdown. DATA is a folder with `agreement.tsv` (columns split, words,
 tags, verb, number, subject_index, attractors) or the published `agr_50_mostcommon_10K.tsv.gz`, `agreement-more.tsv`,
-`text.{train,valid,test}.txt`, `sst2/{train,dev,test}.tsv`, `winobias/`, `winogender/` and `linzen_subset/`. Files may be
-compressed and in folders of any name. Without `--data` the published verb-number set is downloaded. Without trained
-models Table 3 uses DistilBERT and Figure 4 uses BERT from the hub; missing models of Tables 1 and 2 are trained."""
+`text.{train,valid,test}.txt`, `sst2/{train,dev,test}.tsv` and `linzen_subset/`. Files may be compressed and in folders of
+any name. Without `--data` the published verb-number set is downloaded. Without trained models Table 3 uses DistilBERT and
+Figure 4 uses BERT from the hub."""
 
 
 def _findings(results: dict[str, Any]) -> str:

@@ -25,7 +25,6 @@ from attnflow.paper.result_text import section  # noqa: E402
 from benchmarks import reproduction  # noqa: E402
 from benchmarks.blimp import BLIMP, balanced, outside  # noqa: E402
 from benchmarks.evidence import of_dict  # noqa: E402
-from helpers.pronoun_files import ROWS, winobias  # noqa: E402
 from helpers.small_models import bert  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
 
@@ -272,15 +271,11 @@ def test_table3_and_figure4(attnflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "sst2").mkdir()
     rows = "".join(f"{text}\t{k % 2}\n" for k, (text, *_) in enumerate(SENTENCES[:3]))
     (tmp_path / "sst2" / "test.tsv").write_text("sentence\tlabel\n" + rows)
-    winobias(tmp_path / "winobias")
-    (tmp_path / "winogender").mkdir()
-    (tmp_path / "winogender" / "all_sentences.tsv").write_text(ROWS)
     given = ("--data", str(tmp_path), "--models", str(tmp_path / "models"), "-o", str(tmp_path / "out"))
     shown = attnflow("reproduce", "table3", *given).out
     assert "| rollout, ours |" in shown and "3 texts" in shown  # two layers only, so the paper's rows are left out
     shown = attnflow("reproduce", "figure4", *given).out
     assert "The author talked to Sara about [MASK] book" in shown
-    assert "WinoBias type 1, agreement with the prediction" in shown and "gender-neutral" in shown
     found = json.loads((tmp_path / "out" / "figure4.json").read_text())
     assert [e["candidates"] for e in found["examples"]] == [["author", "Sara"], ["Mary", "John"]]
 
@@ -322,7 +317,7 @@ def test_a_page_needs_results(tmp_path: Path) -> None:
 def test_the_page_is_made_from_the_results() -> None:
     assert reproduction.page(RESULTS) == (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     tables = reproduction.data(RESULTS)
-    assert sorted(tables) == ["pronouns.csv", "tables.csv"]
+    assert sorted(tables) == ["tables.csv"]
     assert all((RESULTS / name).read_text(encoding="utf-8") == text for name, text in tables.items())
 
 

@@ -156,9 +156,8 @@ class Reproduction:
 
     def _pronouns(self) -> tuple[Result, Figure]:
         name, training = self._chosen("masked-lm", BERT)
-        winobias, winogender = (folder_in(self.data, part) for part in ("winobias", "winogender"))
         held_out = training.get("held out") if training else None
-        return figures.pronoun_results(self._load(name), winobias, winogender, held_out, self.say)
+        return figures.pronoun_results(self._load(name), held_out)
 
     def _chosen(self, folder: str, hub: str) -> tuple[str, Result | None]:
         """Return the model for an experiment and its training report: the given, the trained, or the paper's model."""
