@@ -18,7 +18,6 @@ from attnflow.cli.options import progress
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 from attnflow.paper import published as paper
-from attnflow.paper.card import recipe
 from attnflow.paper.paper_tables import AUTHORS, TEXT, VERDICTS
 from attnflow.paper.result_text import NAMES, recipe_name, section
 from benchmarks.blimp import BLIMP, outside
@@ -33,6 +32,7 @@ from benchmarks.reproduction_sections import (
     table_section,
     tables_csv,
 )
+from reproduction.card import recipe
 
 ORDER = (
     "table1", "table1-authors", "table2", "table2-authors", "table3", "figure1", "figure1-authors", "figure2",
@@ -101,11 +101,11 @@ INTRODUCTION = (
 COMMANDS = """## Commands and data
 
 ```
-attnflow train teacher --data DATA --base ENCODER --seed 0 -o MODELS/teacher0                 # and 1, 2
-attnflow train verb-number --data DATA --seed 1 -o MODELS/verb-number-best-seed1 --teacher MODELS/teacher0 …
-attnflow train verb-number --data DATA --seed 0 -o MODELS/verb-number-authors-seed0 --recipe authors
-attnflow train sst2 --data DATA --base ENCODER -o MODELS/sst2
-attnflow train masked-lm --data DATA --base ENCODER -o MODELS/masked-lm
+python -m reproduction teacher --data DATA --base ENCODER --seed 0 -o MODELS/teacher0                 # and 1, 2
+python -m reproduction verb-number --data DATA --seed 1 -o MODELS/verb-number-best-seed1 --teacher MODELS/teacher0 …
+python -m reproduction verb-number --data DATA --seed 0 -o MODELS/verb-number-authors-seed0 --recipe authors
+python -m reproduction sst2 --data DATA --base ENCODER -o MODELS/sst2
+python -m reproduction masked-lm --data DATA --base ENCODER -o MODELS/masked-lm
 attnflow reproduce all --data DATA --models MODELS --seeds 0,1,2 -o docs/reproduction
 attnflow reproduce table1 table2 --recipe authors --data DATA --models MODELS --seeds 0,1,2 -o docs/reproduction
 python -m benchmarks.reproduction docs/reproduction
@@ -115,7 +115,7 @@ python -m benchmarks.reproduction docs/reproduction
 tags, verb, number, subject_index, attractors) or the published `agr_50_mostcommon_10K.tsv.gz`, `agreement-more.tsv`,
 `text.{train,valid,test}.txt`, `sst2/{train,dev,test}.tsv` and `linzen_subset/`. Files may be compressed and in folders of
 any name. Without `--data` the published verb-number set is downloaded. Without trained models Table 3 uses DistilBERT and
-Figure 4 uses BERT from the hub."""
+Figure 4 uses BERT from the hub. `python -m reproduction` and `python -m benchmarks` need a clone of the repository."""
 
 
 def _findings(results: dict[str, Any]) -> str:

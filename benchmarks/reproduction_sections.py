@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnflow import markdown
-from attnflow.paper.card import GROUPS
 from attnflow.paper.paper_tables import AUTHORS, TEXT
-from attnflow.paper.result_text import TITLES
+from attnflow.paper.result_text import GROUPS, TITLES
 
 Results = Mapping[str, dict[str, Any]]
 SETS = {"test": "test", "linzen": "Linzen subset"}

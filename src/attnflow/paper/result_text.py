@@ -7,7 +7,6 @@ from typing import Any
 
 from attnflow import markdown
 from attnflow.paper import published as paper
-from attnflow.paper.card import GROUPS, share
 from attnflow.paper.paper_tables import AUTHORS, TEXT, WORDS
 
 TITLES = {
@@ -19,6 +18,10 @@ TITLES = {
     "figure3": "Figure 3: rollout and flow of [CLS] by layer",
     "figure4": "Figure 4: which candidate the masked pronoun looks at",
 }
+GROUPS = {
+    "all": "all", "0": "0 attractors", "1": "1 attractor", "2": "2 attractors", "3": "3 attractors", "4+": "4+ attractors",
+}  # fmt: skip
+"""Numbers of attractors in a training report."""
 SHORT = {"best": "our recipe", "authors": "the authors' recipe"}
 NAMES = {TEXT: "the text's reading", WORDS: "the text's reading, words only", AUTHORS: "the released code's reading"}
 
@@ -205,3 +208,8 @@ def _figure4(result: dict[str, Any]) -> Iterator[str]:
             favoured = ["tie" if a == b else e["candidates"][int(b > a)] for a, b in weights]
             rows.append([e["text"], chances, implied, view, ", ".join(favoured)])
     yield markdown.table(rows)
+
+
+def share(score: dict[str, Any]) -> str:
+    """Return an accuracy and the number of examples."""
+    return "none" if score["accuracy"] is None else f"{score['accuracy']:.3f} (of {score['count']:,})"
