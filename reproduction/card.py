@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from attnflow import markdown
+from attnflow.paper.result_text import GROUPS, share
 from attnflow.reliability import percent
-
-GROUPS = {
-    "all": "all", "0": "0 attractors", "1": "1 attractor", "2": "2 attractors", "3": "3 attractors", "4+": "4+ attractors",
-}  # fmt: skip
 
 
 def card(report: dict[str, Any]) -> str:
@@ -42,7 +39,7 @@ tags, rare words are replaced by their tag; the Linzen subset has no tags, and o
 {markdown.table(rows)}
 
 ## Training
-Trained by `attnflow train verb-number`, recipe "{report["recipe"]}", seed {report["seed"]}, on {device} with torch
+Trained by `python -m reproduction verb-number`, recipe "{report["recipe"]}", seed {report["seed"]}, on {device} with torch
 {versions["torch"]} and transformers {versions["transformers"]}; `training.json` has every setting and the SHA-256 of all
 data.
 
@@ -64,7 +61,7 @@ def recipe(report: dict[str, Any]) -> str:
         lines.append(f"Before that, {settings['pretrain']} passes over plain text with masked words.")
     if teachers:
         lines.append(
-            f"Distillation (weight {weight:g}) from the mean of {teachers} encoders of `attnflow train teacher`."
+            f"Distillation (weight {weight:g}) from the mean of {teachers} encoders of `python -m reproduction teacher`."
         )
     elif settings["teacher"] == "lstm":
         lines.append(f"Distillation (weight {weight:g}) from an LSTM of 2 layers of 256, as in the authors' code.")
@@ -89,8 +86,3 @@ def recipe(report: dict[str, Any]) -> str:
             "so that fewer words of free text are [UNK]."
         )
     return "\n".join(f"- {line}" for line in lines)
-
-
-def share(score: dict[str, Any]) -> str:
-    """Return an accuracy and the number of examples."""
-    return "none" if score["accuracy"] is None else f"{score['accuracy']:.3f} (of {score['count']:,})"

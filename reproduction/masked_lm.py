@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM
 
+from attnflow.capture.hub import device_of
 from attnflow.errors import InputError
 from attnflow.jobs.progress import to_stderr
-from attnflow.paper import training
 from attnflow.paper.data_files import data_file
 from attnflow.texts.strict import read_lines
+from reproduction import training
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    Head = Callable[[Tensor], Tensor]  # hidden states to word logits
+Head = Callable[[Tensor], Tensor]  # hidden states to word logits
 
 WIDTHS = (32, 64, 128)  # short texts too, since pronouns are predicted in single sentences
 CHANCE = 0.15
@@ -41,11 +42,6 @@ def train(
     15 % of the tokens are predicted: 80 % of these are masked, 10 % replaced and 10 % left, drawn anew at every step.
     Consecutive sentences are packed into texts of up to 128 tokens. The output matrix is shared with the embedding.
     """
-    import torch
-    from transformers import AutoModelForMaskedLM
-
-    from attnflow.capture.hub import device_of
-
     out, files = Path(out), {name: data_file(data, f"text.{name}.txt") for name in ("train", "valid", "test")}
     training.claim(out)
     recipe = training.recipe_of("masked-lm", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
@@ -63,9 +59,9 @@ def train(
         return masking.loss(model, head_of(model), texts["train"], index)
 
     best = training.fit_epochs(
-        training.Run(out, recipe, seed, say=say), "masked-lm", model, texts["train"].lengths, loss,
-        lambda judged: scores(judged, head_of(judged), masking, texts["valid"]), epochs=epochs, rate=rate, batch=batch,
-        every=2,
+        "masked-lm", model, texts["train"].lengths, loss,
+        lambda judged: scores(judged, head_of(judged), masking, texts["valid"]), seed=seed, say=say, epochs=epochs,
+        rate=rate, batch=batch, every=2,
     )  # fmt: skip
     training.save(model, tokenizer, out)
     held_out = {name: scores(model, head_of(model), masking, texts[name]) for name in ("valid", "test")}
@@ -75,11 +71,12 @@ def train(
 
 
 def pretrain(
-    run: training.Run,
     model: Any,
     tokenizer: Any,
     rows: Sequence[Sequence[int]],
     *,
+    seed: int,
+    say: training.Say,
     epochs: int,
     rate: float,
     batch: int,
@@ -88,15 +85,12 @@ def pretrain(
 
     One text in a hundred is held out for the scores.
     """
-    import torch
-    from torch.nn import functional
-
     count = max(1, len(rows) // 100)
     texts = training.Texts(rows[count:], tokenizer.pad_token_id, model.device)
     held_out = training.Texts(rows[:count], tokenizer.pad_token_id, model.device)
     masking = Masking(tokenizer, model.device)
     width = model.get_input_embeddings().embedding_dim
-    torch.manual_seed(run.seed)
+    torch.manual_seed(seed)
     whole = torch.nn.ModuleDict({"model": model, "word": torch.nn.Linear(width, width)}).to(model.device)
 
     def head(part: Any) -> Head:
@@ -104,9 +98,9 @@ def pretrain(
         return lambda hidden: functional.linear(functional.gelu(part["word"](hidden)), matrix)
 
     return training.fit_epochs(
-        run, "pretraining", whole, texts.lengths, lambda index: masking.loss(model, head(whole), texts, index),
-        lambda part: scores(part["model"], head(part), masking, held_out), epochs=epochs, rate=rate, batch=batch,
-        every=2,
+        "pretraining", whole, texts.lengths, lambda index: masking.loss(model, head(whole), texts, index),
+        lambda part: scores(part["model"], head(part), masking, held_out), seed=seed, say=say, epochs=epochs, rate=rate,
+        batch=batch, every=2,
     )  # fmt: skip
 
 
@@ -114,8 +108,6 @@ class Masking:
     """Chooses the tokens to predict, and predicts them."""
 
     def __init__(self, tokenizer: Any, device: torch.device) -> None:
-        import torch
-
         if tokenizer.mask_token_id is None:
             raise InputError("the base's tokenizer has no mask token: give a BERT-like model")
         self.mask, self.size = tokenizer.mask_token_id, len(tokenizer)
@@ -123,18 +115,14 @@ class Masking:
 
     def loss(self, model: Any, head: Head, texts: training.Texts, index: training.Indices) -> Tensor:
         """Return the mean loss of a batch, for newly drawn tokens."""
-        import torch
-
         with training.autocast(texts.device):
             logits, tokens = self.predict(model, head, *texts.batch(index))
-        return torch.nn.functional.cross_entropy(logits.float(), tokens)
+        return functional.cross_entropy(logits.float(), tokens)
 
     def predict(
         self, model: Any, head: Head, ids: Tensor, mask: Tensor, seed: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the logits [token to predict, vocabulary] and those tokens."""
-        import torch
-
         # Drawn on the CPU for held-out text, so that its numbers do not depend on the device.
         source = None if seed is None else torch.Generator().manual_seed(seed)
         drawn = torch.rand((3, *ids.shape), generator=source, device=ids.device if source is None else "cpu").to(
@@ -160,8 +148,6 @@ def head_of(model: Any) -> Head:
 
 def scores(model: Any, head: Head, masking: Masking, texts: training.Texts) -> dict[str, float]:
     """Return the mean loss and top-1 accuracy over the same tokens every time."""
-    import torch
-
     was = model.training
     model.eval()
     by_length = np.argsort(texts.lengths, kind="stable")
@@ -170,7 +156,7 @@ def scores(model: Any, head: Head, masking: Masking, texts: training.Texts) -> d
         for i in range(0, len(by_length), 256):
             ids, mask = texts.batch(by_length[i : i + 256])
             logits, tokens = masking.predict(model, head, ids, mask, i)
-            total += float(torch.nn.functional.cross_entropy(logits.float(), tokens, reduction="sum"))
+            total += float(functional.cross_entropy(logits.float(), tokens, reduction="sum"))
             hits += int((logits.argmax(-1) == tokens).sum())
             count += len(tokens)
     model.train(was)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnflow.errors import InputError
+import torch
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
+
+from attnflow.capture.hub import device_of
 from attnflow.jobs.progress import to_stderr
-from attnflow.paper import training
-from attnflow.paper.data_files import data_file, rows_of
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from attnflow.paper.data_files import Labelled, data_file, read_sst2
+from reproduction import training
 
 LABELS = ("negative", "positive")
 LENGTH = 128  # tokens; longer texts are cut
-Labelled = tuple[Sequence[str], Sequence[int]]
 
 
 def train(
@@ -31,7 +30,6 @@ def train(
     batch: int = 64,
     averaging: float = 0.999,
     device: str | None = None,
-    half: bool = False,
     say: training.Say = to_stderr,
 ) -> dict[str, Any]:
     """Fine-tune `base` on train.tsv in the folder `data`, choose weights on dev.tsv, and report test.tsv.
@@ -39,47 +37,41 @@ def train(
     Files have columns sentence and label (0 negative, 1 positive); .tsv, .tsv.xz or .tsv.gz. Returns the contents of
     training.json.
     averaging: of the weights, see `training.fit`.
-    half: save in half precision, which halves the file.
     """
     out, files = Path(out), {name: data_file(data, f"{name}.tsv") for name in ("train", "dev", "test")}
     training.claim(out)
-    parts = {name: read(file) for name, file in files.items()}
+    parts = {name: read_sst2(file) for name, file in files.items()}
     recipe = training.recipe_of("sst2", base, files, seed=seed, epochs=epochs, rate=rate, batch=batch)
     recipe |= {"averaging": averaging, "chosen by": "loss on dev"}
-    run = training.Run(out, recipe, seed, say=say)
     model, tokenizer, best = fine_tune(
-        run, "sst2", parts["train"], parts["dev"], base, labels=LABELS, epochs=epochs, rate=rate, batch=batch,
-        averaging=averaging, by="loss", device=device,
+        "sst2", parts["train"], parts["dev"], base, labels=LABELS, seed=seed, epochs=epochs, rate=rate, batch=batch,
+        averaging=averaging, by="loss", device=device, say=say,
     )  # fmt: skip
-    training.save(model, tokenizer, out, half)
+    training.save(model, tokenizer, out)
     scores = {name: accuracy(model, tokenizer, parts[name]) for name in ("dev", "test")}
     say(f"sst2: accuracy {scores['test']['accuracy']:.4f} on {scores['test']['count']} test sentences")
     return training.finish(out, {"recipe": recipe, "best": best, "accuracy": scores}, model.device)
 
 
 def fine_tune(
-    run: training.Run,
     stage: str,
     train: Labelled,
     valid: Labelled,
     base: str | Path,
     *,
     labels: Sequence[str],
+    seed: int,
     epochs: int,
     rate: float,
     batch: int,
+    say: training.Say,
     averaging: float = 0.0,
     by: str = "accuracy",
     device: str | None = None,
 ) -> tuple[Any, Any, training.Record]:
     """Return a classifier with a new head on `base`, its tokenizer, and the record of its best evaluation on `valid`."""
-    import torch
-    from transformers import AutoModelForSequenceClassification
-
-    from attnflow.capture.hub import device_of
-
     where = device_of(device)
-    torch.manual_seed(run.seed)
+    torch.manual_seed(seed)
     model, tokenizer = training.pretrained(
         AutoModelForSequenceClassification, base, num_labels=len(labels), id2label=dict(enumerate(labels)),
         label2id={name: i for i, name in enumerate(labels)},
@@ -95,8 +87,8 @@ def fine_tune(
         return torch.nn.functional.cross_entropy(logits.float(), classes[torch.as_tensor(index, device=where)])
 
     best = training.fit_epochs(
-        run, stage, model, texts.lengths, loss, lambda judged: training.score(judged, valid_texts, truth, by=by),
-        epochs=epochs, rate=rate, batch=batch, every=0.5, averaging=averaging,
+        stage, model, texts.lengths, loss, lambda judged: training.score(judged, valid_texts, truth, by=by),
+        seed=seed, say=say, epochs=epochs, rate=rate, batch=batch, every=0.5, averaging=averaging,
     )  # fmt: skip
     return model, tokenizer, best
 
@@ -105,22 +97,6 @@ def accuracy(model: Any, tokenizer: Any, part: Labelled) -> dict[str, Any]:
     """Return the fraction of texts whose likeliest class is the right one, with its interval."""
     classes = training.probabilities(model, _encoded(tokenizer, part[0], model.device)).argmax(-1)
     return training.share(bool(a == b) for a, b in zip(classes.tolist(), part[1], strict=True))
-
-
-def read(path: str | Path) -> Labelled:
-    """Read sentences and labels from a tab-separated file."""
-    path = Path(path)
-    sentences, labels = [], []
-    for where, row in rows_of(path, ("sentence", "label")):
-        if row["label"] not in ("0", "1"):
-            raise InputError(f"{where}: label is {row['label']!r}; expected 0 (negative) or 1 (positive)")
-        if not row["sentence"].strip():
-            raise InputError(f"{where}: the sentence is empty; expected at least one word")
-        sentences.append(row["sentence"].strip())
-        labels.append(int(row["label"]))
-    if len(set(labels)) < 2:
-        raise InputError(f"{str(path)!r} has {len(labels)} lines of only one class: expected both 0 and 1")
-    return sentences, labels
 
 
 def _encoded(tokenizer: Any, texts: Sequence[str], device: torch.device) -> training.Texts:

@@ -1,7 +1,7 @@
-"""The training loop that all trainings share: it evaluates, logs, averages weights, and resumes after a kill.
+"""The training loop that all trainings share: it evaluates, averages weights, and keeps the best.
 
-Each step depends only on the seed and the number of the step. A run that was killed and resumed from its last
-checkpoint therefore ends like an uninterrupted one (on the CPU to the bit; on a GPU up to the order of its sums).
+Each step depends only on the seed and the number of the step, so a training can be repeated (on the CPU to the bit; on
+a GPU up to the order of its sums).
 """
 
 from __future__ import annotations
@@ -10,71 +10,50 @@ import copy
 import hashlib
 import json
 import math
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch import device as Device
+from torch.nn import Module
+from torch.optim import Optimizer
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnflow import __version__
 from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import wilson
 from attnflow.files import make_folder, write_whole
-from attnflow.jobs.progress import to_stderr
-from attnflow.jobs.store import lock
 from attnflow.paper.data_files import file_hash
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch import device as Device
-    from torch.nn import Module
-    from torch.optim import Optimizer
-    from transformers import AutoModel, PreTrainedModel
-    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 Say = Callable[[str], None]
 Record = dict[str, Any]
 """One evaluation: its stage, step, loss and scores."""
 Indices = NDArray[np.int64]
 Lengths = Sequence[int] | Indices
-LOG, REPORT, LOCK = "log.jsonl", "training.json", ".lock"
+REPORT = "training.json"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers")
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training.
-
-    out: its folder, with the log and the checkpoints.
-    recipe: its settings; a checkpoint of another recipe is refused.
-    resume: continue from a checkpoint.
-    say: called with progress.
-    """
-
-    out: Path
-    recipe: Mapping[str, Any]
-    seed: int = 0
-    resume: bool = True
-    say: Say = to_stderr
-
-
 def fit(
-    run: Run,
     stage: str,
     model: Module,
     optimizer: Optimizer,
     loss: Callable[[int], Tensor],
     evaluate: Callable[[Any], dict[str, float]],
     *,
+    seed: int,
+    say: Say,
     steps: int,
     rate: Callable[[int], float],
     every: int,
@@ -82,33 +61,20 @@ def fit(
 ) -> Record:
     """Minimize ``loss(step)`` over `steps` steps; leave the best weights in the model, and return their record.
 
-    A checkpoint, ``checkpoint-<stage>.pt``, is written at every evaluation.
     rate: the learning rate at a step.
     evaluate: called every `every` steps and at the end; a higher "score" is better.
     averaging: evaluate the running average ``w̄ ← a·w̄ + (1-a)·w`` instead of w itself; 0 is w.
+    say: called with progress.
     """
-    import torch
-
-    run.out.mkdir(parents=True, exist_ok=True)
-    path, key = run.out / f"checkpoint-{stage}.pt", json.dumps(dict(run.recipe), sort_keys=True, default=str)
     judged = copy.deepcopy(model) if averaging else model
     weights, averages = list(model.parameters()), list(judged.parameters())
     best: Record = {"score": -math.inf}
     best_weights: dict[str, Tensor] = {}
-    first, before = 0, 0.0
-    if run.resume and path.is_file():
-        state = _read_checkpoint(path, key)
-        model.load_state_dict(state["model"])
-        judged.load_state_dict(state["judged"])
-        optimizer.load_state_dict(state["optimizer"])
-        first, before, best, best_weights = state["step"], state["seconds"], json.loads(state["best"]), state["kept"]
-        run.say(f"{stage}: resuming from step {first} of {steps}")
-    _forget_after(run.out / LOG, stage, first)
     started, total = time.perf_counter(), torch.zeros((), device=weights[0].device)
     with _fast():
         model.train()
-        for step in range(first, steps):
-            torch.manual_seed(_mixed(run.seed, stage, step))
+        for step in range(steps):
+            torch.manual_seed(_mixed(seed, stage, step))
             for group in optimizer.param_groups:
                 group["lr"] = rate(step)
             optimizer.zero_grad(set_to_none=True)
@@ -131,35 +97,29 @@ def fit(
             with torch.no_grad():
                 scores = evaluate(judged)
             model.train()
-            seconds = before + time.perf_counter() - started
+            seconds = time.perf_counter() - started
             record = {"stage": stage, "step": step + 1, "loss": mean, "rate": rate(step), **scores, "seconds": seconds}
-            with (run.out / LOG).open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(record) + "\n")
-            run.say(
+            say(
                 f"{stage}: step {step + 1} of {steps}, "
                 + ", ".join(f"{k} {v:.4g}" for k, v in list(record.items())[2:])
             )
             if scores["score"] > best["score"]:
                 best = record
                 best_weights = {name: weight.detach().clone() for name, weight in judged.state_dict().items()}
-            state = {
-                "step": step + 1, "seconds": seconds, "recipe": key, "best": json.dumps(best), "kept": best_weights,
-                "model": model.state_dict(), "judged": judged.state_dict(), "optimizer": optimizer.state_dict(),
-            }  # fmt: skip
-            write_whole(path, partial(torch.save, state))
     model.load_state_dict(best_weights)
     model.eval()
     return best
 
 
 def fit_epochs(
-    run: Run,
     stage: str,
     model: Module,
     lengths: Lengths,
     loss: Callable[[Indices], Tensor],
     evaluate: Callable[[Any], dict[str, float]],
     *,
+    seed: int,
+    say: Say,
     epochs: int,
     rate: float,
     batch: int,
@@ -172,18 +132,17 @@ def fit_epochs(
     loss: for the examples with these indices.
     every: epochs from one evaluation to the next.
     """
-    indices, count = order(lengths, batch, run.seed)
+    indices, count = order(lengths, batch, seed)
     return fit(
-        run, stage, model, adam(model, rate, 0.01), lambda step: loss(indices(step)), evaluate, steps=epochs * count,
-        rate=warmup_cosine(rate, epochs * count), every=max(1, int(every * count)), averaging=averaging,
+        stage, model, adam(model, rate, 0.01), lambda step: loss(indices(step)), evaluate, seed=seed, say=say,
+        steps=epochs * count, rate=warmup_cosine(rate, epochs * count), every=max(1, int(every * count)),
+        averaging=averaging,
     )  # fmt: skip
 
 
 @contextmanager
 def _fast() -> Iterator[None]:
     """Enable TF32 on a GPU that has it; change nothing on the CPU."""
-    import torch
-
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
@@ -194,8 +153,6 @@ def _fast() -> Iterator[None]:
 
 def adam(model: Module, rate: float, decay: float, *, coupled: bool = False) -> Optimizer:
     """Return AdamW; or, if coupled, Adam with the decay as an L2 term of the loss."""
-    import torch
-
     kind = torch.optim.Adam if coupled else torch.optim.AdamW
     fused = next(model.parameters()).device.type == "cuda"
     return kind(model.parameters(), lr=rate, weight_decay=decay, fused=fused)
@@ -205,72 +162,20 @@ def _mixed(seed: int, stage: str, step: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {stage} {step}".encode()).digest()[:7], "big")
 
 
-def _read_checkpoint(path: Path, key: str) -> dict[str, Any]:
-    import torch
-
-    try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        same = state["recipe"] == key
-        for part in ("model", "judged", "optimizer", "step", "seconds", "best", "kept"):
-            state[part]
-    except Exception as e:  # torch raises zip, pickle and file errors
-        raise InputError(f"the checkpoint {str(path)!r} cannot be read ({type(e).__name__}): delete it") from e
-    if not same:
-        raise InputError(
-            f"the checkpoint {str(path)!r} is from a training with different settings or data: give another folder, "
-            "or delete it"
-        )
-    return state
-
-
-def _forget_after(log: Path, stage: str, step: int) -> None:
-    """Drop the log lines of steps that will be repeated."""
-    if log.is_file():
-        text = ""
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):  # a truncated line, or one of another program
-                record = json.loads(line)
-                if record["stage"] != stage or record["step"] <= step:
-                    text += json.dumps(record) + "\n"
-        write_whole(log, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-_claimed: dict[Path, int] = {}  # folders and their locks, which end with the process
-
-
 def claim(out: Path) -> None:
-    """Create the folder of a training and lock it for this process; a finished training is not overwritten."""
+    """Create the folder of a training; a finished training is not overwritten."""
     make_folder(out)
     if (out / REPORT).is_file():
         raise InputError(f"the folder {str(out)!r} contains a finished training: give another folder, or delete it")
-    if out.resolve() not in _claimed:
-        file = os.open(out / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            lock(file, out)
-        except InputError:
-            os.close(file)
-            raise
-        _claimed[out.resolve()] = file
 
 
 def finish(out: Path, report: Mapping[str, Any], device: Device) -> dict[str, Any]:
-    """Write training.json and remove the checkpoints: the training is done."""
-    import torch
-
+    """Write training.json: the training is done."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     versions = {"attnflow": __version__, "python": platform.python_version(), **{n: version(n) for n in PACKAGES}}
     whole = {**report, "device": name, "versions": versions}
     text = json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
     write_whole(out / REPORT, lambda part: part.write_text(text, encoding="utf-8"))
-    for path in (*out.glob("checkpoint-*.pt"), out / LOCK):
-        path.unlink(missing_ok=True)
-    file = _claimed.pop(out.resolve(), None)
-    if file is not None:
-        os.close(file)
-    mask = os.umask(0)
-    os.umask(mask)
-    for path in out.glob("*.safetensors"):
-        path.chmod(0o666 & ~mask)  # they are written for their owner only
     return whole
 
 
@@ -332,8 +237,6 @@ class Texts:
     """Token ids of many texts, padded, on the device; ``batch(indices)`` is no wider than its longest text."""
 
     def __init__(self, rows: Sequence[Sequence[int]], pad: int, device: Device) -> None:
-        import torch
-
         self.lengths = np.array([len(row) for row in rows], np.int64)
         table = np.full((len(rows), int(self.lengths.max(initial=1))), pad, np.int32)
         for i, row in enumerate(rows):
@@ -342,8 +245,6 @@ class Texts:
 
     def batch(self, index: Indices) -> tuple[Tensor, Tensor]:
         """Return ids and attention mask, [text, token]."""
-        import torch
-
         width = int(self.lengths[index].max())
         ids = self.ids[torch.as_tensor(index, device=self.device), :width].long()
         return ids, (ids != self.pad).long()
@@ -354,8 +255,6 @@ def probabilities(model: Module, texts: Texts, size: int = 512, *, exact: bool =
 
     exact: single precision on a GPU too.
     """
-    import torch
-
     was = model.training
     model.eval()
     by_length = np.argsort(texts.lengths, kind="stable")
@@ -371,8 +270,6 @@ def probabilities(model: Module, texts: Texts, size: int = 512, *, exact: bool =
 
 def score(model: Module, texts: Texts, truth: Tensor, *, by: str = "accuracy") -> dict[str, float]:
     """Return accuracy and mean loss; the score is the accuracy, or the negative loss for ``by="loss"``."""
-    import torch
-
     chances = probabilities(model, texts)
     lost = torch.nn.functional.nll_loss(chances.clamp(min=1e-9).log(), truth)
     right = (chances.argmax(-1) == truth).float().mean()
@@ -385,17 +282,12 @@ def score(model: Module, texts: Texts, truth: Tensor, *, by: str = "accuracy") -
 
 def autocast(device: Device) -> AbstractContextManager[None]:
     """Use bfloat16 products on a GPU; on the CPU everything stays in single precision."""
-    import torch
-
     context: AbstractContextManager[None] = torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda")
     return context
 
 
 def pretrained(cls: type[AutoModel], base: str | Path, **options: Any) -> tuple[PreTrainedModel, Tokenizer]:
     """Load a model of a class and its tokenizer, in single precision, with one clear message for any error."""
-    import torch
-    from transformers import AutoTokenizer
-
     try:
         with silenced():
             tokenizer = AutoTokenizer.from_pretrained(str(base))
@@ -425,8 +317,6 @@ def recipe_of(
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path, half: bool = False) -> None:
     """Write a folder for ``from_pretrained``. half: in half precision, which halves the file."""
-    import torch
-
     with silenced():
         (model.to(torch.float16) if half else model).save_pretrained(out)
         tokenizer.save_pretrained(out)

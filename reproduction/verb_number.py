@@ -12,21 +12,29 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch.nn import functional
+from transformers import (
+    AutoModelForTokenClassification,
+    GPT2Config,
+    GPT2ForTokenClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from attnflow.capture.hub import device_of
 from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 from attnflow.jobs.progress import to_stderr
-from attnflow.paper import masked_lm, teacher, training
-from attnflow.paper.agreement import NUMBERS, Example, as_tokens, parts_of, read
-from attnflow.paper.card import card
+from attnflow.paper.agreement import NUMBERS, Example, encode, read
 from attnflow.paper.data_files import file_hash
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import GPT2ForTokenClassification, PreTrainedModel
-    from transformers import PreTrainedTokenizerFast as Tokenizer
+from reproduction import masked_lm, teacher, training
+from reproduction.card import card
+from reproduction.examples import parts_of, read_linzen_subset
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[EOS]", "[MASK]")
 PAD, UNK, CLS, EOS, MASK = range(len(SPECIAL))
@@ -83,21 +91,17 @@ def train(
     Returns the contents of training.json.
     more: further examples for training.
     text: plain sentences, one per line, for the vocabulary and for pretraining with masked words.
-    teachers: folders of `teacher.train_encoder`, whose mean is imitated.
+    teachers: folders of `teacher.train`, whose mean is imitated.
     linzen: a folder of the Linzen subset, only reported.
     recipe: "best", "authors" or "plain".
     changes: other values for its settings.
     """
-    import torch
-
-    from attnflow.capture.hub import device_of
-
     out, settings = Path(out), settings_of(recipe, changes)
     training.claim(out)
     for folder in teachers:
         if not (Path(folder) / "config.json").is_file():
             raise InputError(
-                f"the teacher {str(folder)!r} is not a model folder: expected one written by train_encoder"
+                f"the teacher {str(folder)!r} is not a model folder: expected one of `python -m reproduction teacher`"
             )
     parts = parts_of(read(data), data)
     files = {"data": data, "more": more, "text": text, "linzen": linzen}
@@ -106,20 +110,20 @@ def train(
     key = {"task": "verb-number", "recipe": recipe, "seed": seed, "settings": settings, "data": hashes}
     where = device_of(device)
     extra = read(more) if more is not None else []
-    elsewhere = read(linzen) if linzen is not None else []
+    elsewhere = read_linzen_subset(Path(linzen)) if linzen is not None else []
     sentences = [line.lower().split() for line in masked_lm.read(text)] if text is not None else []
     tags, words = vocabulary_of([*parts["train"], *extra], settings["vocabulary"], settings["tag_words"], sentences)
     tokenizer = tokenizer_of(tags, words, settings["positions"])
     torch.manual_seed(seed)
     model = model_of(tokenizer, settings).to(where)
-    run = training.Run(out, key, seed, say=say)
     stages: dict[str, Any] = {}
     if settings["pretrain"] and sentences:
         vocabulary, longest = tokenizer.get_vocab(), settings["positions"] - 2
         rows = [[CLS, *(vocabulary.get(w, UNK) for w in s[:longest]), EOS] for s in sentences if len(s) > 2]
         stages["pretraining"] = masked_lm.pretrain(
-            run, model, tokenizer, rows, epochs=settings["pretrain"], rate=settings["rate"], batch=settings["batch"]
-        )
+            model, tokenizer, rows, seed=seed, say=say, epochs=settings["pretrain"], rate=settings["rate"],
+            batch=settings["batch"],
+        )  # fmt: skip
     examples = [*parts["train"], *extra]
     shown = Prefixes(examples, tokenizer, where)
     valid = Prefixes(parts["valid"], tokenizer, where)
@@ -128,16 +132,11 @@ def train(
         shown.soft = teacher.soft_targets(teachers, examples, where).to(where)
     elif settings["teacher"] == "lstm":
         taught, stages["lstm"] = teacher.train_lstm(
-            run,
-            shown,
-            shown.numbers,
-            valid,
-            valid.numbers.cpu(),
-            size=len(tokenizer),
+            shown, shown.numbers, valid, valid.numbers.cpu(), size=len(tokenizer), seed=seed, say=say,
             epochs=settings["teacher_epochs"],
-        )
+        )  # fmt: skip
         shown.soft = training.probabilities(taught, shown).to(where)
-    stages["verb-number"] = _learn(run, model, shown, valid, len(parts["train"]), settings)
+    stages["verb-number"] = _learn(model, shown, valid, len(parts["train"]), settings, seed, say)
     before = len(tokenizer)
     if settings["adopted"]:
         tokenizer = adopt(model, tokenizer, [*parts["train"], *extra], settings["adopted"], sentences)
@@ -146,7 +145,6 @@ def train(
     scores = {name: accuracy(model, tokenizer, parts[name]) for name in ("valid", "test") if parts[name]}
     if elsewhere:
         scores["linzen"] = accuracy(model, tokenizer, elsewhere)
-        scores["linzen, tags guessed"] = accuracy(model, tokenizer, elsewhere, guess="suffix")
     for name, groups in scores.items():
         shares = (f"{group} {part['accuracy']:.4f}" for group, part in groups.items() if part["count"])
         say(f"verb-number: accuracy on {name} by attractors: {', '.join(shares)}")
@@ -180,11 +178,8 @@ def vocabulary_of(
     return sorted(t for t, count in rare.items() if count >= tag_words and t.isalpha() and t.isupper()), words
 
 
-def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> Tokenizer:
+def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> PreTrainedTokenizerFast:
     """Build a tokenizer for whole words, lowercased, and for tags in upper case: "the article on NNP large systems"."""
-    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
     entries = {entry: i for i, entry in enumerate((*SPECIAL, *tags, *words))}
     inner = Tokenizer(models.WordLevel(entries, unk_token="[UNK]"))
     inner.normalizer = normalizers.Lowercase()
@@ -206,17 +201,15 @@ def tokenizer_of(tags: Sequence[str], words: Sequence[str], positions: int) -> T
 
 def adopt(
     model: PreTrainedModel,
-    tokenizer: Tokenizer,
+    tokenizer: PreTrainedTokenizerFast,
     examples: Sequence[Example],
     count: int,
     sentences: Iterable[Sequence[str]] = (),
-) -> Tokenizer:
+) -> PreTrainedTokenizerFast:
     """Give the model `count` more words: the most frequent plurals, unknown so far, of words that it knows.
 
     Each gets the embedding of NNS, the tag that replaces it in the data: free text has no tags. Returns the tokenizer.
     """
-    import torch
-
     known = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)[len(SPECIAL) :]
     tags = [entry for entry in known if entry.isupper() and entry.isalpha()]
     if "NNS" not in tags:
@@ -258,10 +251,8 @@ WORD = (
 )
 
 
-def model_of(tokenizer: Tokenizer, settings: dict[str, Any]) -> GPT2ForTokenClassification:
+def model_of(tokenizer: PreTrainedTokenizerFast, settings: dict[str, Any]) -> GPT2ForTokenClassification:
     """Build the paper's model with random weights."""
-    from transformers import GPT2Config, GPT2ForTokenClassification
-
     config = GPT2Config(
         vocab_size=len(tokenizer), n_positions=settings["positions"], n_layer=settings["layers"],
         n_head=settings["heads"], n_embd=settings["width"], is_causal=False, use_cache=False, num_labels=len(LABELS),
@@ -273,7 +264,7 @@ def model_of(tokenizer: Tokenizer, settings: dict[str, Any]) -> GPT2ForTokenClas
     return GPT2ForTokenClassification(config)
 
 
-def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write the folder, with weights in half precision, to be loaded in single precision."""
     training.save(model, tokenizer, out, half=True)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
@@ -281,26 +272,16 @@ def save(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
     write_whole(out / "config.json", lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
-def load(folder: str | Path, device: torch.device | str = "cpu") -> tuple[PreTrainedModel, Tokenizer]:
+def load(folder: str | Path, device: torch.device | str = "cpu") -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Load the model, in single precision, and the tokenizer from a folder that `train` wrote."""
-    from transformers import AutoModelForTokenClassification
-
     model, tokenizer = training.pretrained(AutoModelForTokenClassification, folder)
     return model.to(device).eval(), tokenizer
 
 
-def encode(example: Example, vocabulary: dict[str, int], positions: int, guess: str | None = None) -> list[int]:
-    """Return the ids of ``[CLS] words… [EOS]``; a prefix that is too long keeps its last words, nearest to the verb."""
-    tokens = as_tokens(example, vocabulary, guess=guess)[-(positions - 2) :]
-    return [CLS, *(vocabulary[token] for token in tokens), EOS]
-
-
-def accuracy(
-    model: Any, tokenizer: Any, examples: Sequence[Example], *, guess: str | None = None, batch: int = 512
-) -> dict[str, Any]:
+def accuracy(model: Any, tokenizer: Any, examples: Sequence[Example], *, batch: int = 512) -> dict[str, Any]:
     """Return accuracy over all examples, and by number of attractors if known: "all", "0", "1", "2", "3", "4+"."""
     vocabulary, positions = tokenizer.get_vocab(), model.config.n_positions
-    rows = [encode(e, vocabulary, positions, guess) for e in examples]
+    rows = [encode(e, vocabulary, positions) for e in examples]
     chances = training.probabilities(model, training.Texts(rows, PAD, model.device), batch, exact=True)
     right = [NUMBERS[i] == e.number for i, e in zip(chances.argmax(-1).tolist(), examples, strict=True)]
     groups: dict[str, Callable[[int], bool]] = {str(n): lambda a, n=n: a == n for n in range(4)}  # type: ignore[misc]
@@ -316,8 +297,6 @@ class Prefixes(training.Texts):
     """Examples as tensors on the device: tokens, tags, number, subject."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Any, device: Any) -> None:
-        import torch
-
         vocabulary, positions = tokenizer.get_vocab(), tokenizer.model_max_length
         super().__init__([encode(e, vocabulary, positions) for e in examples], PAD, device)
         names = sorted({tag for e in examples for tag in e.tags or ()})
@@ -343,19 +322,16 @@ class Prefixes(training.Texts):
 
 
 def _learn(
-    run: training.Run, model: Any, shown: Prefixes, valid: Prefixes, sure: int, settings: dict[str, Any]
+    model: Any, shown: Prefixes, valid: Prefixes, sure: int, settings: dict[str, Any], seed: int, say: training.Say
 ) -> training.Record:
     """Run the main training; its last part, `refine`, uses only the first `sure` examples."""
-    import torch
-    from torch.nn import functional
-
     width = settings["width"]
-    torch.manual_seed(run.seed)  # independent of earlier stages, even skipped ones
+    torch.manual_seed(seed)  # independent of earlier stages, even skipped ones
     whole = torch.nn.ModuleDict(
         {"model": model, "tag": torch.nn.Linear(width, shown.tag_count), "subject": torch.nn.Linear(width, 1)}
     ).to(shown.device)
-    everything, count = training.order(shown.lengths, settings["batch"], run.seed)
-    certain, _ = training.order(shown.lengths[:sure], settings["batch"], run.seed)
+    everything, count = training.order(shown.lengths, settings["batch"], seed)
+    certain, _ = training.order(shown.lengths[:sure], settings["batch"], seed)
     steps = settings["epochs"] * count
     from_here = round(steps * (1 - settings["refine"]))
     distillation = settings["distillation"] if shown.soft is not None else 0.0
@@ -387,9 +363,8 @@ def _learn(
 
     truth, rate, cycle = valid.numbers.cpu(), settings["rate"], settings["cycle"]
     return training.fit(
-        run, "verb-number", whole,
-        training.adam(whole, rate, settings["decay"], coupled=settings["coupled_decay"]), loss,
-        lambda judged: training.score(judged["model"], valid, truth), steps=steps, every=count,
+        "verb-number", whole, training.adam(whole, rate, settings["decay"], coupled=settings["coupled_decay"]), loss,
+        lambda judged: training.score(judged["model"], valid, truth), seed=seed, say=say, steps=steps, every=count,
         averaging=settings["averaging"],
         rate=training.cosine_restarts(rate, cycle * count) if cycle else training.warmup_cosine(rate, steps),
     )  # fmt: skip
@@ -397,8 +372,6 @@ def _learn(
 
 def _disturbed(ids: Any, tags: Any, shown: Prefixes, settings: dict[str, Any]) -> Any:
     """Replace some words by [UNK] or by their tag, and some tags by [UNK], since free text has none."""
-    import torch
-
     drawn = torch.rand(ids.shape, device=ids.device)
     word, tag = ids >= shown.first_word, (ids >= len(SPECIAL)) & (ids < shown.first_word)
     unknown = settings["unknown_words"]
