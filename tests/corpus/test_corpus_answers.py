@@ -208,7 +208,6 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
         ({"query": "key"}, "query='key' does not work with answers=True: give span=, a part of each answer, instead"),
         ({"words": True}, "words=True does not work with answers=True: give unit='word' instead"),
         ({"truncate": True}, "truncate=True does not work with answers=True: leave one of them out"),
-        ({"memory": "linear"}, "memory='linear' does not work with answers=True: leave one of them out"),
         ({"pair": "b"}, "pair='b' does not work with answers=True: leave one of them out"),
         ({"unit": "page"}, "unit='page': expected one of token, word, sentence, paragraph"),
         ({"span": " "}, "span=' ' is empty: expected a part of the answers, as it is written there"),

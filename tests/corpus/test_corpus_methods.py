@@ -328,11 +328,6 @@ ABOUT = "answer_inputs, answer_rows, gather, columns, blank_out, gradient, integ
         ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' applies to {ATTENTION}, not to shapley: {OTHERS}"),
         ({"methods": "raw", "receptive_field": "ratio"}, f"receptive_field='ratio' applies to rollout, flow, joint_flow, not to raw: {OTHERS}"),
         ({"methods": "answer_rows", "edges": "answer", "normalize": "rows"}, f"normalize='rows' applies to {ATTENTION}, not to answer_rows: {OTHERS}"),
-        ({"methods": "answer_rows", "memory": "linear"}, ("method 'answer_rows' does not work with memory=\"linear\", which supports raw and rollout: leave one of them "
-    "out")),
-        ({"methods": "joint_flow", "memory": "linear"}, "method 'joint_flow' needs matrices, which memory=\"linear\" never builds: leave one of them out"),
-        ({"edges": "alti", "memory": "linear"}, "edges='alti' does not work with memory=\"linear\", which supports raw and rollout: leave one of them out"),
-        ({"residual": "measured", "memory": "linear"}, "residual='measured' does not work with memory=\"linear\", which supports raw and rollout: leave one of them out"),
         ({"unit": "word"}, "unit='word' requires answers=True: give that too, or leave it out"),
         ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is not a class of this model: expected one of 'no', 'yes'"),
         ({"edges": "value-norm", "sinks": "residual"}, 'sinks="residual" needs to know which positions are sinks'),
