@@ -244,37 +244,26 @@ def report(
     folder: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the page; by default, OUTPUT/_report.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Path of the model, if it has moved since the job.")
+    layer: Annotated[
+        str | None, typer.Option(metavar="LAYER", help="Layer of the scores, such as L3; by default, the last one.")
     ] = None,
-    texts: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="How many texts to list per pair of methods, those with the largest disagreement first.",
-        ),
-    ] = 20,
     source: Annotated[
         str | None,
         typer.Option("--input", help="Path of the job's INPUT, if it has moved since; its columns split the texts."),
     ] = None,
-    allow_pickle: AllowPickle = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a page from the results of a job.
 
-    The page shows which words receive attention, by prediction and by input
-    column, with examples. It also shows how well the methods agree, and links to
-    interactive pages of the texts on which they disagree most."""
+    The page shows which words answers rest on, or which receive attention, by
+    prediction and by input column, with examples."""
     start()
     from attnflow.corpus.summary import summarize
     from attnflow.view.corpus_page import write
 
-    page, *_ = write(output, folder, model=model, texts=texts, source=source, allow_pickle=allow_pickle, say=progress)
-    progress(f"wrote {page}")
+    progress(f"wrote {write(output, folder, layer=layer, source=source)}")
     if as_json:
-        print(json.dumps(summarize(output, texts=texts, source=source)))
+        print(json.dumps(summarize(output, layer=layer, source=source)))
 
 
 @app.command("export")
