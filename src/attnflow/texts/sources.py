@@ -108,21 +108,21 @@ def file_of(path: Path, name: str) -> File | None:
     return None if kind is None else File(str(path.absolute()), plain(name), kind)
 
 
-def _files(given: str) -> tuple[File, ...]:
-    path = Path(given)
-    if path.is_dir():
-        below = sorted(_below(path))
-        files = tuple(file for name in below if (file := file_of(path / name, name)) is not None)
+def _files(path: str) -> tuple[File, ...]:
+    top = Path(path)
+    if top.is_dir():
+        below = sorted(_below(top))
+        files = tuple(file for name in below if (file := file_of(top / name, name)) is not None)
         if not files:
-            raise InputError(f"the folder {given!r} contains no file to read: expected files that end in {KNOWN}")
+            raise InputError(f"the folder {path!r} contains no file to read: expected files that end in {KNOWN}")
         return files
-    if not path.exists():
+    if not top.exists():
         raise InputError(
-            f"there is no file or folder {given!r}: expected a file that ends in {KNOWN}, or a folder of such files"
+            f"there is no file or folder {path!r}: expected a file that ends in {KNOWN}, or a folder of such files"
         )
-    file = file_of(path, path.name)
+    file = file_of(top, top.name)
     if file is None:
-        raise InputError(f"{given!r}: expected a file that ends in {KNOWN}")
+        raise InputError(f"{path!r}: expected a file that ends in {KNOWN}")
     return (file,)
 
 
