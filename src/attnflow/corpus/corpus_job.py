@@ -320,7 +320,7 @@ def _store(output: Path, settings: Mapping[str, Any], shards: Mapping[int, Shard
         shard.file: {"part": shard.number, "row": shard.row, "texts": shard.count, "digest": shard.digest}
         for shard in shards.values()
     }
-    store = Store(output, "corpus", settings, plans, "part-*.parquet", ("tokens", "errors"))
+    store = Store(output, settings, plans)
     if store.changed:
         store.close()
         raise InputError(

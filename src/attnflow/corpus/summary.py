@@ -24,7 +24,7 @@ from attnflow.corpus.shards import Scores, answer_methods, read_batches, read_sc
 from attnflow.corpus.splits import GroupSums, Split, groups_of, read_splits
 from attnflow.corpus.tally import Ints, Tokens
 from attnflow.errors import InputError
-from attnflow.jobs.store import MANIFEST, read_manifest
+from attnflow.jobs.store import FORMAT, MANIFEST, SHARDS, read_manifest
 from attnflow.texts.sources import Corpus, first_line
 
 EXAMPLES = 10
@@ -52,10 +52,7 @@ def summarize(folder: str | Path, *, layer: str | None = None, source: str | Pat
 
 
 def _summarized(folder: Path, layer: str | None, source: str | Path | None) -> dict[str, Any]:
-    settings, finished = read_job(folder)
-    paths = sorted(folder.glob("part-*.parquet"))
-    if not paths:
-        raise InputError(f"{str(folder)!r} has no finished shard yet: resume the job first")
+    settings, finished, paths = read_job(folder)
     every = read_scores(paths[0], settings)
     methods, names = every.methods, every.labels
     if layer is not None and layer not in names:
@@ -168,14 +165,17 @@ def _find_contexts(
                 contexts.add(excluded(batch, scored, sink), slots, groups, scored)
 
 
-def read_job(folder: Path) -> tuple[dict[str, Any], bool]:
-    """Return the settings, and whether the job is finished."""
+def read_job(folder: Path) -> tuple[dict[str, Any], bool, list[Path]]:
+    """Return the settings, whether the job is finished, and its shards, of which there is at least one."""
     lines = read_manifest(folder)
-    if not lines or lines[0].get("format") != "attnflow.corpus":
+    if not lines or lines[0].get("format") != FORMAT:
         raise InputError(
             f"{str(folder)!r} is not the output of a corpus job: expected a folder with {MANIFEST} and part-*.parquet"
         )
-    return lines[0], any(line.get("finished") is True for line in lines)
+    paths = sorted(folder.glob(SHARDS))
+    if not paths:
+        raise InputError(f"{str(folder)!r} has no finished shard yet: resume the job first")
+    return lines[0], any(line.get("finished") is True for line in lines), paths
 
 
 def _differing(provenances: Iterable[str]) -> list[str]:
