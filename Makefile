@@ -112,7 +112,7 @@ $(VENV)/models.stamp: $(VENV)/package.stamp
 
 $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
 	$(PIP) pytest pytest-xdist hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum \
-	  fastapi uvicorn httpx playwright nbclient ipykernel pandas polars duckdb datasets mypy
+	  fastapi uvicorn httpx playwright nbclient ipykernel pandas polars duckdb mypy
 	@touch $@
 
 $(VENV)/jobs.stamp: $(VENV)/test.stamp

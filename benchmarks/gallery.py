@@ -96,12 +96,12 @@ def image(path: Path) -> None:
 
 
 def corpus(path: Path) -> None:
-    """The report on 100 sentences, with the pages of three of them."""
+    """The report on 100 sentences."""
     with tempfile.TemporaryDirectory() as folder:
         source, job = Path(folder) / "sentences.txt", Path(folder) / "sentences"
         source.write_text("".join(sentences(100)), encoding="utf-8")
         af.corpus.explain_corpus(source, job, methods=("answer_inputs", "rollout"))
-        corpus_page.write(job, path.parent, texts=3)
+        corpus_page.write(job, path.parent)
 
 
 def sentences(count: int, seed: int = 0) -> Iterable[str]:

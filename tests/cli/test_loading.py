@@ -59,9 +59,6 @@ def test_allow_pickle_of_every_command(attnflow: Command, tmp_path: Path, pytorc
     ):
         assert "give allow_pickle=True to read" in attnflow(*words, status=2).err
         attnflow(*words, "--allow-pickle")
-    report = ("corpus", "report", str(tmp_path / "out"), *source)
-    assert "No text has its own page" in attnflow(*report).err
-    assert "No text has its own page" not in attnflow(*report, "--allow-pickle").err
 
 
 def test_every_command_that_loads_a_model_has_the_option(attnflow: Command) -> None:
@@ -72,7 +69,6 @@ def test_every_command_that_loads_a_model_has_the_option(attnflow: Command) -> N
         ("serve",),
         ("evaluate",),
         ("corpus", "run"),
-        ("corpus", "report"),
     ):
         assert "--allow-pickle" in attnflow(*words, "--help").out
 

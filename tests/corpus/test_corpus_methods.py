@@ -320,10 +320,6 @@ ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, 
         ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' applies to {ATTENTION}, not to shapley: {OTHERS}"),
         ({"methods": "raw", "receptive_field": "ratio"}, f"receptive_field='ratio' applies to rollout, flow, not to raw: {OTHERS}"),
         ({"methods": "answer_rows", "edges": "answer", "normalize": "rows"}, f"normalize='rows' applies to {ATTENTION}, not to answer_rows: {OTHERS}"),
-        ({"methods": "answer_rows", "memory": "linear"}, ("method 'answer_rows' does not work with memory=\"linear\", which supports raw and rollout: leave one of them "
-    "out")),
-        ({"methods": "flow", "memory": "linear"}, "method 'flow' needs matrices, which memory=\"linear\" never builds: leave one of them out"),
-        ({"edges": "alti", "memory": "linear"}, "edges='alti' does not work with memory=\"linear\", which supports raw and rollout: leave one of them out"),
         ({"unit": "word"}, "unit='word' requires answers=True: give that too, or leave it out"),
         ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is not a class of this model: expected one of 'no', 'yes'"),
         ({"edges": "value-norm", "sinks": "residual"}, 'sinks="residual" needs to know which positions are sinks'),
@@ -366,43 +362,35 @@ def test_the_table_of_methods_and_the_command_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "layers", "signed"),
+    ("options", "layer", "signed"),
     [
-        ({"methods": "rollout,answer_inputs,blank_out", "layers": "L1,last"}, ["L1", "L6"], ["answer_inputs"]),
-        ({"methods": "answer_inputs,answer_rows"}, ["all layers"], ["answer_inputs"]),
-        ({"methods": "rollout,gradient", "edges": "attention-gradient"}, ["L6"], []),
+        ({"methods": "rollout,answer_inputs,blank_out", "layers": "L1,last"}, "L6", ["answer_inputs"]),
+        ({"methods": "answer_inputs,answer_rows"}, "all layers", ["answer_inputs"]),
+        ({"methods": "rollout,gradient", "edges": "attention-gradient"}, "L6", []),
     ],
 )
 def test_a_report_of_methods_with_and_without_layers(
-    options: dict[str, Any], layers: list[str], signed: list[str], tmp_path: Path
+    options: dict[str, Any], layer: str, signed: list[str], tmp_path: Path
 ) -> None:
     model = af.load(device="cpu")
     explain_corpus(write(tmp_path / "t.txt", list(SENTENCES)), tmp_path / "out", model, **options)
-    summary = summarize(tmp_path / "out", texts=1)
+    summary = summarize(tmp_path / "out")
     names = options["methods"].split(",")
-    assert (summary["views"], summary["layers"], summary["signed"]) == (names, layers, signed)
     lone = [name for name in names if name != "rollout"]
-    assert summary["lone"] == lone and summary["lead"]["method"] == lone[0]
+    assert (summary["views"], summary["signed"]) == (names, signed)
+    assert summary["lead"] == {"method": lone[0], "layer": layer}  # methods about the answer come first
     assert summary["about_answer"] == (names if "edges" in options else lone)
-    spelled = {row[0]: row for row in map(tuple, summary["received"][lone[0]][layers[-1]])}
     types = [row[1] for row in summary["types"]["rows"]]
     table = [row for row in rows(tmp_path / "out") if row["error"] is None]
-    for number, (_, mean, *_) in spelled.items():
-        values = [
-            value / (np.abs(row[lone[0]][0]).sum() if lone[0] in ("gradient", "blank_out") else 1)
-            for row in table
-            for token, value in zip(row["tokens"], row[lone[0]][0], strict=True)
-            if token == types[number]
-        ]
-        assert mean == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6)
-    for name in signed:  # the smallest value is negative, so there is no ratio
-        assert min(value for row in table for value in row[name][0]) < 0
-        assert summary["ratio"][name] == dict.fromkeys(layers)
-    if layers == ["all layers"]:
-        with pytest.raises(InputError, match="cover all layers together; leave it out"):
-            summarize(tmp_path / "out", layer=2)
-    page = corpus_page.html_of({**summary, "pages": [], "missing": None})
-    assert '"about_answer"' in page
+    for number, lift, count in summary["top"][lone[0]]:
+        values = []
+        for row in table:
+            scores = np.array(row[lone[0]][0])
+            kept = [i for i, special in enumerate(row["special"]) if not special and i not in row["queries"]]
+            whole = 1 if lone[0] in signed else scores[kept].sum()  # signed scores are not parts of a whole
+            values += [scores[i] / whole * len(kept) for i in kept if row["tokens"][i] == types[number]]
+        assert lift == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6) and count == len(values)
+    assert '"about_answer"' in corpus_page.html_of(summary)
 
 
 def test_edges_of_many_texts_are_those_that_options_know() -> None:

@@ -40,10 +40,6 @@ def test_pages_show_real_outputs(browser: Any, folder: Path) -> None:
     assert size < 4_000_000
 
 
-def test_the_report_links_to_the_pages_of_its_texts(folder: Path) -> None:
-    assert len(list((folder / "corpus" / "texts").glob("*.html"))) == 3
-
-
 def test_without_the_language_model_its_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gallery, "smollm", lambda: None)
     gallery.answer(tmp_path / "answer.html")

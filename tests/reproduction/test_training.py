@@ -276,7 +276,7 @@ def test_the_linzen_subset(tmp_path: Path) -> None:
     assert [e.number for e in rows] == ["singular", "plural", "singular"]
     assert rows[1] == Example(("the", "keys", "of", "it"), "plural", None, "have", None, 1, None)
     (tmp_path / "s.gold").write_text("2\tis\n" * 4)
-    with pytest.raises(InputError, match="s.gold, line 1: expected verb index, right form, wrong form and attractors"):
+    with pytest.raises(InputError, match=r"s\.gold, line 1: expected verb index, right form, wrong form and attractors"):
         read_linzen_subset(tmp_path)
     with pytest.raises(InputError, match="'f' has no singular verb in the split 'train': expected a column split"):
         parts_of([Example(("a",), "plural", split="train")], "f")

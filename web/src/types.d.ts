@@ -373,83 +373,33 @@ export interface CorpusSummary {
   several_queries: number;
   finished: boolean;
   parts: number;
-  words: boolean;
-  query: string | null;
-  receptive_field: string | null;
   edges: string | null;
   /** Whether the texts are prompts whose answers are explained; span: or only a part of each answer. */
   answers: boolean;
   span: string | null;
   /** The unit of the scores: "token", "word", "sentence" or "paragraph". */
   unit: string;
-  /** Methods without layers; those about the answer; those whose scores may be negative, or are divided by their sums. */
-  lone: string[];
+  /** Methods about the answer; those whose scores may be negative. */
   about_answer: string[];
   signed: string[];
-  divided: string[];
   differing: string[];
-  layers: string[];
   views: string[];
   least: number;
-  types: { fields: string[]; rows: any[][]; special: number; punctuation: number; spellings: number };
+  types: { fields: string[]; rows: any[][]; punctuation: boolean };
   /** The method and the layer of the first screen. */
   lead: { method: string; layer: string };
   /** Words of all texts, by method: type, lift and count. */
   top: Record<string, [number, number, number][]>;
-  /** The shares of a first token that is a sink, and of the explained position, by method. */
-  apart: { first: Record<string, number> | null; query: Record<string, number> | null };
+  /** Whether the first token is a sink, which is left out. */
+  sink: boolean;
   splits: CorpusSplit[];
   /** Columns that make no split, and why. */
   unsplit: { name: string; why: string }[];
   no_columns: string | null;
   /** Words in context: places among the texts, by list ("" or split.group) and type. */
   contexts: { texts: CorpusContext[]; of: Record<string, Record<string, number[]>>; omitted: number; method: string };
-  received: Record<string, Record<string, [number, number, number, number, number][]>>;
-  special_share: Record<string, Record<string, number>>;
-  ratio: Record<string, Record<string, number | null>>;
-  positions: { places: number } & Record<"start" | "end", Record<"all" | "plain", Places>>;
-  agreement: Agreement[];
-  disagreement: {
-    layer: string;
-    least: number;
-    eligible: number;
-    pairs: { views: string[]; texts: { row: number; correlation: number }[] }[];
-    texts: Record<string, CorpusText>;
-  };
-  lengths: { counts: number[]; width: number; shortest: number; longest: number; median: number };
-  predictions: { texts: number; labels: number; top: { kind: string; label: string; count: number; mean: number }[] };
   errors: { kind: string; count: number; examples: { id: string; message: string | null }[] }[];
   provenance: Provenance;
-  pages: number[];
-  missing: string | null;
-}
-export interface Places {
-  counts: number[];
-  uniform: number[];
-  shares: Record<string, Record<string, number[]>>;
-}
-export interface Agreement {
-  views: string[];
-  layer: string;
-  special: boolean;
-  texts: number;
-  few: number;
-  flat: number;
-  histogram: number[];
-  correlation: Interval;
-  first: { share: number | null; low: number; high: number };
-}
-export interface CorpusText {
-  id: string;
-  tokens: string[];
-  special: boolean[];
-  joins: boolean[];
-  parts: string[] | null;
-  size: number;
-  truncated: boolean;
-  queries: number[];
-  prediction: { label: string; probability: number } | null;
-  shares: Record<string, number[]>;
 }
 export interface CorpusSplit {
   name: string;
@@ -480,22 +430,13 @@ export interface CorpusContext {
   lifts: Record<string, (number | null)[]>;
 }
 /** A word in a list on the first screen. */
-export type GroupWord = Pick<TokenType, "type" | "text" | "others" | "count" | "punctuation" | "lift"> & {
-  difference: number | null;
-};
-/** A row of a list of tokens. */
+export type GroupWord = TokenType & { type: number; lift: number; difference: number | null; count: number };
+/** A token of some list. */
 export interface TokenType {
-  type: number;
-  text: string;
   id: number | null;
-  special: boolean;
-  punctuation: boolean;
-  count: number;
-  spellings: number;
+  text: string;
   others: string[];
-  mean: number;
-  share: number;
-  lift: number;
+  punctuation: boolean;
 }
 export type Corpus = ReturnType<typeof readCorpus>;
 export type CorpusPage = PanelsPage & { corpus: Corpus };

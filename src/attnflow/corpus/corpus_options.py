@@ -35,7 +35,7 @@ CHANGING = (
     "of",
 )  # fmt: skip
 """Options that change what methods compute; each must apply to at least one method of the job."""
-OF_TEXTS = ("query", "receptive_field", "words", "truncate", "memory", "pair", "normalize", "of")
+OF_TEXTS = ("query", "receptive_field", "words", "truncate", "pair", "normalize", "of")
 OF_WRITING = ("max_new_tokens", "unit", "span", "occurrence", "chat")
 """`OF_TEXTS` options do not apply to written answers; `OF_WRITING` options apply to nothing else."""
 
@@ -68,7 +68,6 @@ class Options:
 
     layers: from 0.
     batch_tokens: how many tokens run together, padding included.
-    memory: "graph" builds one matrix per layer; "linear" builds none, for long texts.
     edges, normalize, answer, of, sinks: as in `Model.trace` and `Trace.rollout`.
     answer_column: the input column with the answer of each text.
     writing: set for jobs that explain what a language model writes.
@@ -82,7 +81,6 @@ class Options:
     words: bool = False
     truncate: bool = False
     batch_tokens: int = BATCH_TOKENS
-    memory: str = "graph"
     edges: str | None = None
     normalize: str | None = None
     answer: int | str | None = None
@@ -108,7 +106,7 @@ class Options:
     @property
     def is_together(self) -> bool:
         """Whether a batch of texts is explained at once: by attention, or by edges about the model's own answers."""
-        if self.writing is not None or self.is_traced or self.memory == "linear":
+        if self.writing is not None or self.is_traced:
             return False
         if not self.is_by_text:
             return True
@@ -151,7 +149,6 @@ class Options:
             "words",
             "truncate",
             "batch_tokens",
-            "memory",
         )
         values = asdict(self)
         writing = values.pop("writing")
@@ -172,7 +169,6 @@ class Request:
     receptive_field: str | None = None
     words: bool = False
     truncate: bool = False
-    memory: str = "graph"
     edges: str | None = None
     normalize: str | None = None
     sinks: str = "keep"
@@ -217,8 +213,6 @@ class Request:
 
     def check(self) -> None:
         """Refuse incompatible options, and options that would have no effect."""
-        if self.memory not in ("graph", "linear"):
-            raise InputError(f'memory={self.memory!r}: expected "graph" or "linear"')
         if self.residual is not None:
             check_residual(self.residual)
         check_mode(self.receptive_field)
@@ -244,27 +238,7 @@ class Request:
     def _check_texts(self) -> None:
         for name in (name for name in OF_WRITING if name in self.chosen):
             raise InputError(f"{name}={self.chosen[name]!r} requires answers=True: give that too, or leave it out")
-        self._check_memory()
         check_options(self.names, {name: self.chosen[name] for name in CHANGING if name in self.chosen})
-
-    def _check_memory(self) -> None:
-        """Refuse what needs a matrix if memory is "linear"."""
-        if self.memory == "graph":
-            return
-        names = self.names
-        matrices = {
-            **{f"method {name!r}": True for name in names if name in LAYERED[2:]},
-            "receptive_field='layer'": self.receptive_field == "layer",
-            "words=True": self.words,
-        }
-        for what in (name for name, is_set in matrices.items() if is_set):
-            raise InputError(f'{what} needs matrices, which memory="linear" never builds: leave one of them out')
-        others = [f"method {name!r}" for name in names if name not in LAYERED]
-        others += [f"{name}={self.chosen[name]!r}" for name in ("edges", "sinks") if name in self.chosen]
-        for what in others:
-            raise InputError(
-                f'{what} does not work with memory="linear", which supports raw and rollout: leave one of them out'
-            )
 
     def _check_answers(self) -> None:
         for name in (name for name in OF_TEXTS if name in self.chosen):
@@ -299,8 +273,7 @@ class Request:
         return Options(
             self.names, read_layers(self.layers, layer_count), None if self.query is None else str(self.query),
             0.5 if self.residual is None else float(self.residual), self.receptive_field, self.words, self.truncate,
-            batch_tokens, self.memory, self.edges, self.normalize, self.answer, self.of, self.sinks, self.answer_column,
-            self.writing,
+            batch_tokens, self.edges, self.normalize, self.answer, self.of, self.sinks, self.answer_column, self.writing,
         )  # fmt: skip
 
 
