@@ -336,10 +336,12 @@ def test_command_of_the_grid(attnflow: Any, classifier: Any, tmp_path: Path) -> 
     assert summary["samples"] == 4 and summary["provenance"]["excluded"] == {"fewer than two tokens": 1}
     assert {"mean · flow", "alti · rollout", "gradient", "random"} <= {m["name"] for m in summary["methods"]}
     assert [m["name"] for m in summary["metrics"]][:2] == ["gradient", "comprehensiveness (unk)"]
-    assert {"grid.json", "grid.parquet", "curves.parquet", "grid.html"} <= {path.name for path in out.iterdir()}
-    assert f"wrote {out / 'grid.html'}" in printed.err and "scores: 4 of 4 texts" in printed.err
+    assert {"grid.json", "grid.parquet", "curves.parquet"} <= {path.name for path in out.iterdir()}
+    assert f"wrote {out / 'grid.json'}" in printed.err and "scores: 4 of 4 texts" in printed.err
     again = run(*few, "-o", str(out))
     assert "Tokens deleted (unk), 4 texts: means" in again.out and "of 4 texts" not in again.err  # all reused
+    message = "expected a folder, for the results as .json, .csv and .parquet"
+    assert message in " ".join(run(*few, "-o", str(tmp_path / "grid.html"), status=2).err.split())
     message = "--grid needs a folder for its results: give one with -o"
     assert message in " ".join(run(*few, status=2).err.split())
     message = "--views cannot be combined with --grid, which sets it for each method"

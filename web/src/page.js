@@ -4,7 +4,6 @@ import { namedTokens, pinsIn, pinsPanel, viewOf } from "./pins.js";
 import { exportsOf } from "./keep.js";
 import { leadFigure, leadRows } from "./lead-figure.js";
 import { keepControls } from "./share.js";
-import { twoMethods } from "./two-methods.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { queryNames } from "./data.js";
@@ -59,7 +58,6 @@ export function mount(root, data, prefix = "", server = null) {
     x: 0,
     d: 0,
     p: "",
-    c: "",
     theme: "",
   };
   const state = makeState(
@@ -73,7 +71,6 @@ export function mount(root, data, prefix = "", server = null) {
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
       r: Object.keys(ALIGNMENTS),
-      c: ["", ...methods.map(({ name }) => name)],
       p: { includes: (text) => pinsIn(text, units.subwords.tokens.length) !== null },
       theme: ["", "light", "dark"],
     },
@@ -471,7 +468,6 @@ export function mount(root, data, prefix = "", server = null) {
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
     pins.update(changed);
-    second.update(changed);
     // panels out of view wait until the page is idle
     clearTimeout(later);
     later = setTimeout(paintRest, 30);
@@ -484,8 +480,7 @@ export function mount(root, data, prefix = "", server = null) {
   if (layers) everything.append(layers.node);
   if (data.levels.length) everything.append(views.section);
   everything.append(footer);
-  const pins = pinsPanel(page, node),
-    second = twoMethods(page, lead.node, prefix);
+  const pins = pinsPanel(page, node);
   lead.node.after(pins.node);
   node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
@@ -514,7 +509,6 @@ export function mount(root, data, prefix = "", server = null) {
   /** Stop everything, because another page replaces this one. */
   function close() {
     ended.abort();
-    second.close();
     watch.disconnect();
     [later, resizing, ...waiting.values()].forEach(clearTimeout);
   }

@@ -243,7 +243,7 @@ class Evaluation:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Return everything that tables, files and the page of a grid show, as JSON-compatible data.
+        """Return everything that tables and files show, as JSON-compatible data.
 
         Floats have six digits; missing values are null. In "cells", rank is the mean rank (1 is best, ties share) over
         the samples on which every method has a value, among methods that have any. level is whether the method is the
@@ -291,7 +291,7 @@ class Evaluation:
         plain: dict[str, Any] = _rounded({
             "samples": self.samples, "recommendation": self.recommendation,
             "recommended": self._recommendation and self._recommendation.method,
-            "verdict": self._recommendation and _brief(self._recommendation), "methods": methods,
+            "methods": methods,
             "metrics": [{"name": name, "better": way} for name, way in self.metrics.items()],
             "cells": cells, "tests": tests, "ahead": ahead, "needed": ranking.needed(self.methods),
             "ahead_of_all": ranking.ahead_of_all(ahead, methods),
@@ -360,7 +360,7 @@ class Evaluation:
         """Write the evaluation and return the paths written. Each file is written atomically.
 
         .json is `to_dict`, with the cells and tests of a grid as fields and rows; .csv and .parquet have a row for
-        every single value; .html is the page. A path without an extension is a folder for all of these.
+        every single value. A path without an extension is a folder for all of these.
         """
         path = Path(path)
         if path.suffix and not path.is_dir():
@@ -383,10 +383,6 @@ def correlated(scores: Sequence[Floats], ties: str = "mean") -> tuple[Floats, Fl
 def needs_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
         raise InputError("evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'")
-
-
-def _brief(recommendation: Recommendation) -> dict[str, Any]:
-    return {name: getattr(recommendation, name) for name in ("headline", "reason", "metric", "methods")}
 
 
 def _at(name: str, layer: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The files of an evaluation: .json, .csv, .parquet and the page."""
+"""The files of an evaluation: .json, .csv and .parquet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Axes = Mapping[str, Sequence[str] | int]
 
 def write(evaluation: Evaluation, path: Path) -> list[Path]:
     """Write one file in the format of its extension."""
-    writers = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".html": _html}
+    writers = {".json": _json, ".csv": _csv, ".parquet": _parquet}
     writer = of_extension(writers, path)
     write_whole(path, lambda beside: writer(evaluation, beside))
     return [path]
@@ -43,7 +43,7 @@ def write_folder(evaluation: Evaluation, folder: Path) -> list[Path]:
     curves = folder / "curves.parquet"
     paths = write(evaluation, folder / "grid.json") + write(evaluation, folder / "grid.parquet")
     write_whole(curves, lambda beside: _write_table(_curves(evaluation), beside))
-    return [*paths, curves, *write(evaluation, folder / "grid.html")]
+    return [*paths, curves]
 
 
 def packed(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,12 +65,6 @@ def _json(evaluation: Evaluation, path: Path) -> None:
     else:
         text = json.dumps(packed(evaluation.summary), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def _html(evaluation: Evaluation, path: Path) -> None:
-    from attnflow.view import grid_page
-
-    path.write_text(grid_page.html_of(evaluation.summary), encoding="utf-8")
 
 
 def _csv(evaluation: Evaluation, path: Path) -> None:
