@@ -52,8 +52,6 @@ export function mount(root, data, prefix = "", server = null) {
     k: "rollout",
     r: "",
     o: "",
-    cs: 1,
-    ls: 0,
     a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,

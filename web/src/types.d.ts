@@ -184,8 +184,6 @@ export interface Selection {
   k: string;
   r: string;
   o: string;
-  cs: number;
-  ls: number;
   a: string;
   x: number;
   d: number;
