@@ -198,7 +198,7 @@ def test_keys(browser: Any, pieces: Case) -> None:
             page.keyboard.press("Tab")
             page.keyboard.press("Enter")
         assert download.value.suggested_filename == "attnflow-heads.csv"
-        page.wait_for_function("() => document.querySelector('.sr[aria-live]').textContent === 'saved heads.svg'")
+        page.wait_for_function("() => document.querySelector('.sr[aria-live]').textContent === 'saved heads.csv'")
         assert focused(page) == "summary export heads"
 
 
