@@ -13,10 +13,9 @@ const output = here("../src/attnflow/view/web"),
 const PAGES = {
   page: "saved",
   app: "app",
-  grid: "grid",
   corpus: "corpus",
   answer: "answer-saved",
-  pair: "pair",
+  similarity: "similarity",
 };
 
 const scripts = Object.entries(PAGES).map(([page, module]) => ({ out: `${page}.min`, in: here(`src/${module}.js`) }));

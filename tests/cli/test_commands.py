@@ -73,9 +73,7 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--edges", "alti", "--answer", "0"], "answer='0' applies to answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to rollout: leave it out, or choose one of those methods"),
         (["--edges", "alti", "--method", "gradient"], "edges='alti' applies to raw, rollout, flow, not to gradient: leave it out, or choose one of those methods"),
         (["--method", "answer_rows", "--importance", "none", "-o", "x.html"], "method answer_rows: the page of this text has answer_inputs; leave --method out, or use the terminal"),
-        (["--beside", "caf\udce9", "-o", "x.html"], "the text contains bytes that are not UTF-8: decode it with its own encoding first"),
-        (["--edges", "alti", "-o", "x.html", "--importance", "none"], "--beside and --importance need the page of a text, which has no --edges"),
-        (["--beside", "the keys"], "--beside and --beside-model need a page: add -o page.html, or leave them out"),
+        (["--edges", "alti", "-o", "x.html", "--importance", "none"], "--importance needs the page of a text, which has no --edges"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
         (["--method", "flow", "--answer", "0"], "answer='0' applies to answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to flow"),
@@ -86,7 +84,6 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--method", "answer_rows", "--edges", "alti"], "edges='alti' applies to raw, rollout, flow, not to answer_rows: leave it out"),
         (["--method", "gradient", "--answer", "maybe"], "answer='maybe' is not a class of this model: expected one of "),
         (["--method", "gradient", "--of", "size"], "of='size': expected one of 'probability', 'logit'"),
-        (["--method", "gradient", "--answer", "0", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --answer"),
         (["--method", "blank-out", "--words", "--layer", "2"], "layers='2' applies to raw, rollout, flow, not to blank_out: leave it out"),
         (["--importance", "full"], "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all tokens; attnflow compare has --importance too"),
         (["--importance", "much", "-o", "x.html"], "importance 'much': expected none, fast, full, or a number of seconds for blank-out"),
@@ -97,6 +94,7 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--method", "gradient", "--sinks", "residual"], "sinks='residual' applies to raw, rollout, flow, not to gradient: leave it out"),
         (["--edges", "value-norm", "--sinks", "residual"], "sinks=\"residual\" needs to know which positions are sinks"),
         (["--receptive-field", "big"], "receptive_field='big': expected one of 'ratio', 'difference', 'layer', or None for none"),
+        (["--method", "gradient", "--answer", "0", "-o", "x.html", "--importance", "none"], "--importance needs the page of a text, which has no --answer"),
     ],
 )  # fmt: skip
 def test_show_with_mistakes(attnflow: Command, model: str, words: list[str], sentence: str) -> None:
@@ -138,26 +136,12 @@ def test_files_are_not_read_as_words(
         assert sentence in attnflow(command, name, "-m", model, status=2).err
 
 
-def test_show_puts_two_texts_or_two_models_on_one_page(attnflow: Command, model: str, tmp_path: Path) -> None:
-    path, own = tmp_path / "pair.html", af.load(model)
-    words = ["show", "the key", "-m", model, "-o", str(path), "--json"]
-    printed = attnflow(*words, "--beside", "the keys")
-    assert printed.err.endswith(f"wrote {path}\n") and path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    document = json.loads(printed.out)
-    same = own.explain("the key").beside(own.explain("the keys")).document
-    assert document["alignments"] == same["alignments"]
-    for one, other in zip(document["pages"], same["pages"], strict=True):
-        assert [one["text"], one["importance"]] == json.loads(json.dumps([other["text"], other["importance"]]))
-    assert json.loads(attnflow(*words, "--beside-model", model).out)["pages"][1]["text"] == "the key"
-
-
 def test_a_page_opens_with_the_method_that_somebody_names(attnflow: Command, model: str, tmp_path: Path) -> None:
     words = ["show", "the key", "-m", model, "-o", str(tmp_path / "page.html"), "--json", "--importance", "none"]
     assert "method" not in json.loads(attnflow(*words).out)["state"]
     for method in ("raw", "rollout", "flow", "answer_inputs", "gradient"):
         assert json.loads(attnflow(*words, "--method", method).out)["state"]["method"] == method
-    both = json.loads(attnflow(*words, "--method", "flow", "--beside", "the keys").out)
-    assert [page["state"]["method"] for page in both["pages"]] == ["flow", "flow"]
+    assert "No such option: --beside" in attnflow(*words, "--beside", "the keys", status=2).err
 
 
 def test_a_page_of_bytes_that_are_no_text_is_refused_as_the_terminal_refuses_it(attnflow: Command, model: str) -> None:

@@ -333,7 +333,7 @@ def test_command_of_the_grid(attnflow: Any, classifier: Any, tmp_path: Path) -> 
     assert summary["samples"] == 4 and summary["provenance"]["excluded"] == {"fewer than two tokens": 1}
     assert {"mean · flow", "alti · rollout", "gradient", "random"} <= {m["name"] for m in summary["methods"]}
     assert [m["name"] for m in summary["metrics"]][:2] == ["gradient", "comprehensiveness (unk)"]
-    assert {"grid.json", "grid.csv"} <= {path.name for path in out.iterdir()}
+    assert {"grid.json", "grid.csv"} == {path.name for path in out.iterdir()}
     assert f"wrote {out / 'grid.json'}" in printed.err and "scores: 4 of 4 texts" in printed.err
     assert "Tokens deleted (unk), 4 texts: means" in run(*few).out
     message = "--views cannot be combined with --grid, which sets it for each method"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
 import io
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation
 from attnflow.evaluate.evaluation_files import NAMED
 from attnflow.evaluate.evaluation_tables import remarks, tables
-from attnflow.view import grid_page
 from helpers.measurements import METHODS, METRICS, measured
 
 
@@ -82,7 +78,7 @@ def test_the_best_of_a_column_is_bold(grid: Evaluation) -> None:
 def test_remarks(grid: Evaluation, summary: dict[str, Any]) -> None:
     cost = summary["ahead_of_all"][0]["cost"]
     asked = "ahead of raw, rollout and flow by"
-    files = "grid.html and grid.json have intervals, tests and curves; grid.csv has every single value"
+    files = "grid.json has intervals, tests and curves; grid.csv has every single value"
     ahead = "ahead: better than each of them, compared text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
     assert list(remarks(grid)) == [
         f"{asked} blank-out: alti · rollout",
@@ -129,7 +125,7 @@ def test_a_grid_without_deletion_or_without_importance() -> None:
 def test_files(grid: Evaluation, summary: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "new" / "grid"
     written = grid.save(folder)
-    assert [path.name for path in written] == ["grid.json", "grid.csv", "grid.html"]
+    assert [path.name for path in written] == ["grid.json", "grid.csv"]
     assert sorted(folder.iterdir()) == sorted(written)
     held = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
     assert {
@@ -147,19 +143,6 @@ def test_files(grid: Evaluation, summary: dict[str, Any], tmp_path: Path) -> Non
     rows = {tuple(line[:3]): line[3] for line in lines}
     for (k, m, j), value in np.ndenumerate(grid.values):
         assert rows[str(k), METHODS[m]["name"], list(METRICS)[j]] == ("" if np.isnan(value) else repr(float(value)))
-    page = (folder / "grid.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>") and "<title>m · attnflow</title>" in page
-
-
-def test_the_page_runs_its_own_script_alone(summary: dict[str, Any]) -> None:
-    file = grid_page.html_of({**summary, "provenance": {"model": "</title><script>"}})
-    assert "<title>&lt;/title&gt;&lt;script&gt; · attnflow</title>" in file
-    script = re.search(r'<script type="module">(.*?)</script>', file, re.DOTALL)
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', file)
-    assert script is not None and policy is not None and file.count("<script") == 2
-    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in policy[1] and "connect-src 'none'" in policy[1]
-    assert "import " not in script[1] and "\nexport " not in script[1]
 
 
 def test_mistakes(grid: Evaluation, tmp_path: Path) -> None:
@@ -169,7 +152,7 @@ def test_mistakes(grid: Evaluation, tmp_path: Path) -> None:
     assert str(e.value) == f"cannot create the folder {str(tmp_path / 'file')!r}: File exists"
     with pytest.raises(InputError) as e:
         grid.save(tmp_path / "grid.txt")
-    assert str(e.value).endswith("has the extension '.txt': expected one of .json, .csv, .html")
+    assert str(e.value).endswith("has the extension '.txt': expected one of .json, .csv")
 
 
 def layered(n: int = 12) -> Evaluation:
@@ -191,13 +174,13 @@ def layered(n: int = 12) -> Evaluation:
     )  # fmt: skip
 
 
-def test_an_evaluation_of_layers_is_a_small_grid(tmp_path: Path) -> None:
+def test_an_evaluation_of_layers_is_a_small_grid() -> None:
     one = layered()
     assert repr(one) == "Evaluation(3 methods at 2 layers by 2 metrics, 12 texts)"
     assert one.correlations.shape == (12, 2, 3, 2) and one.views == ("raw", "rollout", "flow")
     assert np.array_equal(one.correlations[:, 1, 2, 0], one.values[:, 4, 1])
     assert one.cell("gradient", "raw", 1).without == {"why not": 1} and one.cell("gradient", "raw", 1).n == 11
-    summary = one.summary  # the page shows it
+    summary = one.summary
     assert [m["name"] for m in summary["methods"]] == [f"{v} L{k}" for v in one.views for k in (1, 2)]
     assert [(t["first"], t["second"]) for t in summary["tests"][:3]] == [
         ("flow L1", "rollout L1"), ("flow L1", "raw L1"), ("rollout L1", "raw L1")
@@ -205,8 +188,6 @@ def test_an_evaluation_of_layers_is_a_small_grid(tmp_path: Path) -> None:
     for cell, told in zip(one.cells, summary["cells"], strict=True):
         assert cell.mean is not None and told["mean"] == pytest.approx(cell.mean.mean, rel=1e-5)
         assert told["method"] == f"{cell.method} L{(cell.layer or 0) + 1}" and told["metric"] == cell.metric
-    one.save(tmp_path / "one.html")
-    assert "flow L2" in (tmp_path / "one.html").read_text(encoding="utf-8")
 
 
 def test_what_is_said_of_layers() -> None:

@@ -1,7 +1,6 @@
 import {
   el,
   between,
-  brush,
   button,
   closest,
   correlation,
@@ -12,13 +11,12 @@ import {
   tokenLine,
   tokenNodes,
 } from "./draw.js";
-import { shadeStyle, shares, extent, cellCanvas } from "./colour.js";
+import { shadeStyle, shares, extent } from "./colour.js";
 import { isAnswerEdges } from "./data.js";
 import { spearman } from "./maths.js";
-import { exportMenu, compareFigure } from "./keep.js";
-import { pinned } from "./pins.js";
+import { exportMenu } from "./keep.js";
 import { touched } from "./state.js";
-import { paintPatches, patchesOf, patchFigure } from "./patches.js";
+import { paintPatches, patchesOf } from "./patches.js";
 import { readerNotes, reliabilityOf } from "./notes.js";
 
 /** @import { Cells, Changed, Method, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
@@ -65,24 +63,13 @@ export function comparePanel(page) {
   const tableBox = el("div", { class: "numbers" }),
     matrixBox = el("div", { class: "matrix" });
   let all = false;
-  const stretch = el("input", {
-    type: "checkbox",
-    onchange: (event) => state.set({ cs: event.target.checked ? 1 : 0 }),
-  });
   const legend = el("p", { class: "legend" }),
     notes = el("ul", { class: "notes" }),
     hint = el("p", { class: "hint" });
   const node = el(
     "section",
     { class: "panel", "data-panel": "compare", tabindex: "-1" },
-    el(
-      "header",
-      {},
-      el("h2", {}, "Compare"),
-      hint,
-      el("label", {}, stretch, " shade each row from its lowest to its highest"),
-      exportMenu(page, "compare", exported, csvRows),
-    ),
+    el("header", {}, el("h2", {}, "Compare"), hint, exportMenu(page, "compare", csvRows)),
     rowsBox,
     legend,
     notes,
@@ -97,13 +84,12 @@ export function comparePanel(page) {
     table = page.methods.map((method) => {
       const own = page.values(method.name);
       if (!own) return { ...method, values: null };
-      const across = method.importance ? [own.row] : own.rows;
       const cut = (/** @type {Float64Array} */ row) => at.inputs.map((i) => row[i]);
       // scale an image's patches without the class token, whose own value would leave them all pale
       const [height, width] = patchesOf(data),
         first = data.patches ? at.tokens.length - height * width : 0;
       const scaled = (/** @type {Float64Array} */ row) => cut(row).filter((_, place) => at.inputs[place] >= first);
-      const [low, high] = state.get().cs ? extent([scaled(own.row)], true) : extent(across.map(scaled), false);
+      const [low, high] = extent([scaled(own.row)], true);
       const values = cut(own.row);
       return { ...method, values, shares: shares(values, low, high), exact: own.exact };
     });
@@ -164,7 +150,6 @@ export function comparePanel(page) {
     return el(
       "div",
       { class: "strip" },
-      at.inputs.length > LONG && el("canvas", { class: "overview", "aria-hidden": "true" }),
       el(
         "div",
         { class: "text" },
@@ -188,18 +173,13 @@ export function comparePanel(page) {
     const at = page.now(),
       colours = page.colours();
     gather();
-    stretch.checked = !!state.get().cs;
     hint.textContent =
       data.levels.length || data.layers.length > 1
         ? `what ${at.queryName} at ${at.layerName} comes from${at.field ? `; rollout and flow: ${page.fields[at.field]}` : ""}`
         : "";
     for (const method of table) paintRow(method, at, colours);
     const against = valued().some(({ importance, values }) => importance && values.some((v) => v < 0));
-    legend.textContent = `${
-      state.get().cs
-        ? "Stronger colours are higher values, from the lowest to the highest of each row."
-        : "Stronger colours are higher values, from 0 to the highest of each method over all layers."
-    }${against ? " Brown values are below 0 and count against the answer." : ""}`;
+    legend.textContent = `Stronger colours are higher values, from the lowest to the highest of each row.${against ? " Brown values are below 0 and count against the answer." : ""}`;
     notes.replaceChildren(
       ...readerNotes(page).map((line) => el("li", {}, line)),
       ...reliabilityOf(page, table).map((line) => el("li", { class: "reliability" }, line)),
@@ -241,13 +221,6 @@ export function comparePanel(page) {
       tok.style.cssText = shadeStyle(colours, shown.shares[place]);
       tok.classList.toggle("chosen", at.inputs[place] === t);
     });
-    const overview = row.querySelector("canvas");
-    if (overview) {
-      const line = cellCanvas([shown.shares], (share) => share, colours);
-      overview.width = line.width;
-      overview.height = 1;
-      brush(overview).drawImage(line, 0, 0);
-    }
   }
 
   /** @param {HTMLElement} row @param {ValuedRow} method @param {Now} at @param {Palette} colours */
@@ -336,30 +309,6 @@ export function comparePanel(page) {
     matrixBox.replaceChildren(tableOf({}, heads, rows, caption));
   }
 
-  /** @param {Palette} colours */
-  function exported(colours) {
-    const parts = figureParts();
-    return data.patches ? patchFigure(page, valued(), parts.title, colours) : compareFigure({ ...parts, colours });
-  }
-
-  function figureParts() {
-    const at = page.now(),
-      marked = pinned(data, at.unit, state.get().p).map(({ i }) => i);
-    return {
-      pinned: at.inputs.map((i) => marked.includes(i)),
-      tokens: at.inputs.map((i) => at.tokens[i]),
-      joins: at.inputs.map((i, place) => place > 0 && at.joins[i]),
-      methods: table.map((method) => ({ ...method, reason: method.values ? "" : "not computed" })),
-      foot: [
-        `${page.modelName}; `,
-        state.get().cs
-          ? "colours from the lowest to the highest of each row"
-          : "colours from 0 to the highest of each method over all layers",
-      ].join(""),
-      title: `${plainToken(data.text.replace(/\s+/g, " ").trim() || String(data.model.model ?? "attention"), 70)} · query ${at.queryName} · ${at.layerName}`,
-    };
-  }
-
   /** @returns {Cells[]} */
   function csvRows() {
     const at = page.now(),
@@ -421,15 +370,6 @@ export function comparePanel(page) {
   node.addEventListener("click", (event) => {
     const i = pointed(event);
     if (i !== null) state.set({ t: i });
-    const overview = closest(event, ".overview"),
-      text = overview?.parentElement?.querySelector(".text");
-    if (!overview || !text) return;
-    const box = overview.getBoundingClientRect(),
-      { inputs } = page.now(),
-      place = Math.floor(((event.clientX - box.left) / box.width) * inputs.length);
-    /** @type {HTMLElement | null} */
-    const tok = text.querySelector(`[data-i="${inputs[Math.min(inputs.length - 1, place)]}"]`);
-    if (tok) text.scrollTop = tok.offsetTop - text.clientHeight / 2;
   });
   // long rows scroll together
   rowsBox.addEventListener(
@@ -446,7 +386,7 @@ export function comparePanel(page) {
     /** @param {Changed} changed */
     update(changed) {
       if (touched(changed, "u", "s")) build();
-      if (touched(changed, "u", "s", "q", "l", "f", "t", "cs", "theme", "rows")) paint();
+      if (touched(changed, "u", "s", "q", "l", "f", "t", "theme", "rows")) paint();
       else if (touched(changed, "o")) drawTable();
     },
   };

@@ -141,7 +141,7 @@ function showCorpus(root, summary) {
     ? "Every score is in the Parquet files."
     : "Attention-based scores only approximate how much a token matters to the answer; the page of a single text compares them with gradients and blank-out. Every score is in the Parquet files.";
   showPanels(root, {
-    kind: "grid corpus",
+    kind: "corpus",
     subject: { corpus },
     defaults,
     allowed,

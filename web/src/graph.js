@@ -164,13 +164,7 @@ export function graphPanel(page) {
   const node = el(
     "section",
     { class: "view", "data-view": "graph" },
-    el(
-      "header",
-      {},
-      pick,
-      note,
-      exportMenu(page, "graph", (colours) => (data.hasWeights ? draw(colours).node : null), csvRows),
-    ),
+    el("header", {}, pick, note, exportMenu(page, "graph", csvRows)),
     holder,
     summary,
   );

@@ -1,9 +1,9 @@
 // Which heads follow an alignment, by the definitions in attnflow/heads.py.
-import { button, closest, el, figure, label, number, plainToken, svg, tableOf, textWidth } from "./draw.js";
+import { button, closest, el, number, plainToken, tableOf } from "./draw.js";
 import { exportMenu } from "./keep.js";
 import { strongestWord } from "./flow-words.js";
 
-/** @import { Cells, Now, Page, Palette } from "./types" */
+/** @import { Cells, Now, Page } from "./types" */
 /** @typedef {{ layer: number, head: number, weight: number, top: number }} HeadScore layer counts among those shown */
 
 const LISTED = 5;
@@ -85,7 +85,7 @@ export function rankingPart(page) {
     Object.entries(ALIGNMENTS).map(([value, text]) => el("option", { value }, text)),
   );
   const box = el("div", { class: "ranking", hidden: true });
-  const menu = exportMenu(page, "ranking", draw, csvRows);
+  const menu = exportMenu(page, "ranking", csvRows);
   let all = false;
 
   function ranked() {
@@ -100,24 +100,6 @@ export function rankingPart(page) {
 
   /** @param {HeadScore} score */
   const named = ({ layer, head }) => `L${data.layers[layer] + 1}.${head + 1}`;
-
-  /** @param {Palette} colours */
-  function draw(colours) {
-    const ranking = ranked();
-    if (!ranking?.scores.length) return null;
-    const title = `heads by ${ranking.what}`,
-      shown = ranking.scores.slice(0, all ? 40 : 12);
-    const drawing = figure(Math.max(330, textWidth(title, 12, "600")), 34 + 18 * shown.length, colours, title, 12);
-    shown.forEach((score, i) => {
-      const y = 40 + 18 * i;
-      drawing.append(
-        label(0, y, named(score), { "font-size": 11 }),
-        svg("rect", { x: 48, y: y - 6, width: (200 * score.weight).toFixed(2), height: 12, fill: colours.css[170] }),
-        label(256, y, `${number(score.weight)} · ${(100 * score.top).toFixed(0)} %`, { "font-size": 11 }),
-      );
-    });
-    return drawing;
-  }
 
   /** @returns {Cells[]} */
   function csvRows() {

@@ -1,5 +1,5 @@
 import { PALETTES, shade, inkOn } from "./colour.js";
-import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken, correlation } from "./draw.js";
+import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken } from "./draw.js";
 
 /** @import { Cells, Exported, MethodRow, Palette, View } from "./types" */
 
@@ -72,10 +72,15 @@ export function exportsOf(page, name, make, rows) {
   return {
     SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
     PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
-    CSV: () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv"),
-    JSON: () => download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), page), null, 1), "application/json"),
+    ...dataOf(page, name, rows),
   };
 }
+
+/** Return functions that save numbers, by file type. @param {Exported} page @param {string} name @param {() => Cells[]} rows */
+const dataOf = (page, name, rows) => ({
+  CSV: () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv"),
+  JSON: () => download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), page), null, 1), "application/json"),
+});
 
 /** The buttons of a menu, which report success or failure.
  *
@@ -103,16 +108,10 @@ export function savingButtons(works, name, announce) {
   );
 }
 
-/** The export menu of a panel.
- *
- * @param {Exported} page
- * @param {string} name
- * @param {(colours: Palette) => SVGElement | null} make
- * @param {() => Cells[]} rows
- */
-export function exportMenu(page, name, make, rows) {
+/** The export menu of a panel: its numbers. @param {Exported} page @param {string} name @param {() => Cells[]} rows */
+export function exportMenu(page, name, rows) {
   const summary = el("summary", { "aria-label": `export ${name}` }, "export");
-  const buttons = savingButtons(exportsOf(page, name, make, rows), name, page.announce);
+  const buttons = savingButtons(dataOf(page, name, rows), name, page.announce);
   return el("details", { class: "export", "data-name": name }, summary, el("div", {}, buttons));
 }
 
@@ -174,12 +173,12 @@ function asObjects([head, ...rows], { data, view }) {
   };
 }
 
-/** Draw the comparison as a figure: the shaded text of each method, with its correlations.
+/** Draw the shaded text of each method.
  *
  * @param {object} parts
  * @param {string[]} parts.tokens
  * @param {boolean[]} parts.joins
- * @param {(MethodRow & { reason?: string })[]} parts.methods
+ * @param {MethodRow[]} parts.methods
  * @param {string} parts.title
  * @param {string} parts.foot
  * @param {Palette} parts.colours
@@ -191,9 +190,6 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
     small = 10.5,
     gap = 3,
     high = 20;
-  const against = methods.find((method) => method.correlations)?.correlations?.map((c) => `ρ ${c.name}`) ?? [];
-  const columns = against.map((name) => textWidth(name, small) + 16),
-    right = columns.reduce((sum, own) => sum + own, 0);
   const left = Math.max(...methods.map((method) => textWidth(method.title, size))) + 12;
   /** @type {{ text: string, left: number, line: number, own: number }[]} */
   const place = [];
@@ -203,7 +199,7 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
   tokens.forEach((token, i) => {
     const text = plainToken(token, 40),
       own = textWidth(text, size) + 8;
-    if (x + own > width - right && x > left) {
+    if (x + own > width && x > left) {
       x = left;
       line++;
     } else if (i && !joins[i]) x += gap;
@@ -213,7 +209,7 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
   });
   const block = (line + 1) * (high + 3) + 7,
     top = 44,
-    end = Math.ceil(Math.max(wide + right, textWidth(title, size, "600")) + 8);
+    end = Math.ceil(Math.max(wide, textWidth(title, size, "600")) + 8);
   const drawing = figure(
     Math.max(end, Math.ceil(textWidth(foot, small)) + 4),
     top + methods.length * block + 22,
@@ -222,17 +218,11 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
     12,
   );
   drawing.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
-  const column = (/** @type {number} */ i) => wide + columns.slice(0, i + 1).reduce((sum, own) => sum + own, 0);
-  against.forEach((name, i) =>
-    drawing.append(label(column(i), 32, name, { "text-anchor": "end", "font-size": small, fill: colours.faint })),
-  );
   methods.forEach((method, m) => {
     const y = top + m * block;
     drawing.append(label(0, y + high / 2, method.title, { "font-size": size }));
     const { shares } = method;
-    if (!shares)
-      drawing.append(label(left, y + high / 2, method.reason ?? "", { fill: colours.faint, "font-size": small }));
-    else
+    if (shares)
       place.forEach((token, i) => {
         const at = y + token.line * (high + 3);
         drawing.append(
@@ -259,9 +249,6 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
             svg("rect", { x: token.left, y: at + high - 2, width: token.own, height: 2, fill: colours.accent }),
           );
       });
-    (method.correlations ?? []).forEach((c, i) =>
-      drawing.append(label(column(i), y + high / 2, correlation(c.value), { "text-anchor": "end", "font-size": size })),
-    );
   });
   return drawing;
 }

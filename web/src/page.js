@@ -4,7 +4,6 @@ import { namedTokens, pinsIn, pinsPanel, viewOf } from "./pins.js";
 import { exportsOf } from "./keep.js";
 import { leadFigure, leadRows } from "./lead-figure.js";
 import { keepControls } from "./share.js";
-import { twoMethods } from "./two-methods.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { queryNames } from "./data.js";
@@ -52,13 +51,10 @@ export function mount(root, data, prefix = "", server = null) {
     k: "rollout",
     r: "",
     o: "",
-    cs: 1,
-    ls: 0,
     a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,
     p: "",
-    c: "",
     theme: "",
   };
   const state = makeState(
@@ -72,7 +68,6 @@ export function mount(root, data, prefix = "", server = null) {
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
       r: Object.keys(ALIGNMENTS),
-      c: ["", ...methods.map(({ name }) => name)],
       p: { includes: (text) => pinsIn(text, units.subwords.tokens.length) !== null },
       theme: ["", "light", "dark"],
     },
@@ -462,7 +457,6 @@ export function mount(root, data, prefix = "", server = null) {
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
     pins.update(changed);
-    second.update(changed);
     // panels out of view wait until the page is idle
     clearTimeout(later);
     later = setTimeout(paintRest, 30);
@@ -475,8 +469,7 @@ export function mount(root, data, prefix = "", server = null) {
   if (layers) everything.append(layers.node);
   if (data.levels.length) everything.append(views.section);
   everything.append(footer);
-  const pins = pinsPanel(page, node),
-    second = twoMethods(page, lead.node, prefix);
+  const pins = pinsPanel(page, node);
   lead.node.after(pins.node);
   node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
@@ -505,7 +498,6 @@ export function mount(root, data, prefix = "", server = null) {
   /** Stop everything, because another page replaces this one. */
   function close() {
     ended.abort();
-    second.close();
     watch.disconnect();
     [later, resizing, ...waiting.values()].forEach(clearTimeout);
   }

@@ -3,7 +3,6 @@ import type { PALETTES } from "./colour.js";
 import type { makeTip } from "./draw.js";
 import type { read } from "./data.js";
 import type { readCorpus } from "./corpus.js";
-import type { readGrid } from "./grid.js";
 import type { readAnswer } from "./answer-data.js";
 import type { truths } from "./answer-truth.js";
 
@@ -161,13 +160,10 @@ export interface Selection {
   k: string;
   r: string;
   o: string;
-  cs: number;
-  ls: number;
   a: string;
   x: number;
   d: number;
   p: string;
-  c: string;
   theme: string;
 }
 /** The selection, corrected to fit the document. */
@@ -292,7 +288,7 @@ export interface Panel {
   update(changed: Changed): void;
 }
 
-// The pages of panels: a grid and a corpus.
+// The pages of panels: a corpus and an answer.
 
 export type Choices = Record<string, string>;
 export interface Section {
@@ -324,44 +320,6 @@ export interface Provenance {
   dtype?: string;
   [name: string]: any;
 }
-
-/** The summary of a grid, as attnflow.evaluate writes it. */
-export interface GridSummary {
-  samples: number;
-  recommendation: string | null;
-  recommended?: string | null;
-  /** The recommendation for a newcomer. */
-  verdict?: { headline: string; reason: string; metric: string; methods: string[] } | null;
-  methods: { name: string; kind: string; cost: number | null; [field: string]: any }[];
-  metrics: { name: string; better: string }[];
-  cells: GridCell[];
-  ranking: Record<string, Ranking>;
-  curves: Record<string, Record<string, Record<string, number[]>>>;
-  agreement: (number | null)[][];
-  sanity: Record<string, Record<string, Interval>>;
-  needed?: { texts: number; comparisons: number };
-  ahead_of_all: { method: string; cost: number | null }[];
-  /** What each kind of edge measures, in a sentence. */
-  edges: Record<string, string>;
-  provenance: Provenance;
-}
-export interface GridCell extends Interval {
-  metric: string;
-  method: string;
-  n: number;
-  rank: number | null;
-  level: boolean;
-}
-export interface Ranking {
-  methods: string[];
-  ranks: number[];
-  n: number;
-  friedman: { chi2: number; p: number } | null;
-  groups: [number, number][];
-  critical_difference: number | null;
-}
-export type Grid = ReturnType<typeof readGrid>;
-export type GridPage = PanelsPage & { grid: Grid };
 
 /** The summary of a corpus, as attnflow.corpus writes it. */
 export interface CorpusSummary {
@@ -559,36 +517,6 @@ export interface AnswerPage extends PanelsPage {
 export interface ShownAnswer {
   state: State<Choices>;
   close(): void;
-}
-
-// Two texts, models or methods side by side.
-
-/** Positions of a word in the first and the second text, or -1. */
-export type Pair = [number, number];
-export interface PairSide {
-  tokens: string[];
-  special: boolean[];
-  values: number[];
-  /** Tokens that are not shaded. */
-  apart: boolean[];
-}
-export interface PairColumn {
-  i: number;
-  j: number;
-  words: string[];
-  a: number | null;
-  b: number | null;
-  difference: number;
-  apart: boolean;
-  kind: "same" | "replaced" | "gone" | "new";
-}
-/** As view/pair.py writes it. */
-export interface PairDocument {
-  format: string;
-  version: number;
-  pages: [TextDocument, TextDocument];
-  alignments: Record<string, Pair[]>;
-  view?: string;
 }
 
 /** One of two texts whose similarity is explained: its words, and what each contributes, by several methods. */

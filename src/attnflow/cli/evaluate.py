@@ -101,6 +101,8 @@ def evaluate(
     Without --grid, compare how raw attention, rollout and flow rank tokens with
     how blank-out and gradients rank them. With --grid, evaluate every kind of
     edge with every propagation, by rank correlation and by deleting tokens."""
+    if output is not None and output.suffix.lower() in (".html", ".htm"):
+        raise InputError(f"--output {str(output)!r}: expected a folder, for the results as .json and .csv")
     source: dict[str, Any] = {"model": model, "gguf_file": gguf, "dtype": dtype, "allow_pickle": allow_pickle}
     sources = {name: context.get_parameter_source(name) for name in context.params}
     options = {name for name, own in sources.items() if own is not None and own.name == "COMMANDLINE"}

@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace
     from attnflow.view.page import Page
-    from attnflow.view.pair import Pair
 
 FILES = (".html", *PICTURES, *WRITERS)
 ON_A_PAGE = (*LAYERED, *ANSWER_WAYS, *IMPORTANCE)
@@ -121,23 +120,13 @@ def show(
             help="Save a page (.html), a picture (.svg, .pdf, .png) or the data (.json, .npz, .csv, .parquet).",
         ),
     ] = None,
-    beside: Annotated[
-        str | None,
-        typer.Option(help="With -o page.html: compare with this second text."),
-    ] = None,
-    beside_model: Annotated[str | None, typer.Option(help="With -o page.html: compare with this second model.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which input tokens the model's answer or a hidden state comes from."""
     as_page = output is not None and output.suffix.lower() == ".html"
-    paired = beside is not None or beside_model is not None
     image = one_image(images)
-    if image is not None and (paired or target is not None or words):
-        raise InputError(
-            "--image cannot be combined with --beside, --beside-model, --target or --words: leave them out"
-        )
-    if paired and not as_page:
-        raise InputError("--beside and --beside-model need a page: add -o page.html, or leave them out")
+    if image is not None and (target is not None or words):
+        raise InputError("--image cannot be combined with --target or --words: leave them out")
     at_state = bool(query or layer != "last" or receptive_field is not None)
     by_default = method is None
     share = read_share(residual)
@@ -150,7 +139,7 @@ def show(
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value is not None}
     if heads is not None:
-        check_heads(heads, method, {**chosen, **({"beside": True} if paired else {})}, output)
+        check_heads(heads, method, chosen, output)
     if method is None:
         about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
         method = "rollout" if about_state or edges not in (None, "answer") else METHOD
@@ -167,11 +156,11 @@ def show(
         )
     beyond = [name for name in chosen if name in ("edges", "answer", "sinks")]
     on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
-    if as_page and not on_page and (paired or budget is not None):
+    if as_page and not on_page and budget is not None:
         reason = f"--{beyond[0]}" if beyond else f"--method {method}"
         raise InputError(
-            f"--beside and --importance need the page of a text, which has no {reason}: leave one of them out; without "
-            f"--beside and --importance, the page shows the values of {reason}"
+            f"--importance needs the page of a text, which has no {reason}: leave one of them out; without --importance, "
+            f"the page shows the values of {reason}"
         )
     check_output(output, FILES)
     start()
@@ -207,39 +196,23 @@ def show(
             name = own.replace("_", "-")
             plan = {"blank-out": {}, **plan} if budget is not None and own == "blank_out" else {**plan, name: {}}
 
-        def explained(one: Model, of_text: Any) -> Page:
-            with Stages(STAGES) as stages:
-                stages("model", 0, 1)
-                trace = traced(one, of_text, target, truncate)
+        with Stages(STAGES) as stages:
+            stages("model", 0, 1)
+            trace = traced(loaded, item, target, truncate)
             position = read_query(query, len(trace.tokens))
             number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
             state = {
                 "layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field,
                 "method": None if by_default else own.replace("_", "-") if own in IMPORTANCE else own,
             }  # fmt: skip
-            with Stages(STAGES) as stages:
-                made = explain(
-                    one, of_text, query=None if position == "all" else position, truncate=truncate, trace=trace,
-                    residual=0.5 if share is None else share, progress=stages,
-                    importance={name: {**own, **measured} for name, own in plan.items()},
-                    state={name: value for name, value in state.items() if value is not None},
-                )  # fmt: skip
-            if method is not None and not by_default:
-                _check_opening(made, own)
-            return made
-
-        first = explained(loaded, item)
-        page: Page | Pair = first
-        if paired:
-            second = loaded
-            if beside_model is not None:
-                with Stages(STAGES) as stages:
-                    stages("load", 0, 1)
-                    second = attnflow.load(
-                        beside_model, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-                        allow_pickle=allow_pickle,
-                    )  # fmt: skip
-            page = first.beside(explained(second, text if beside is None else read_text(beside)))
+            page = explain(
+                loaded, item, query=None if position == "all" else position, truncate=truncate, trace=trace,
+                residual=0.5 if share is None else share, progress=stages,
+                importance={name: {**more, **measured} for name, more in plan.items()},
+                state={name: value for name, value in state.items() if value is not None},
+            )  # fmt: skip
+        if method is not None and not by_default:
+            _check_opening(page, own)
         page.save(output)
         progress(f"wrote {output}")
         if as_json:

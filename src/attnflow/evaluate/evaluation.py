@@ -240,7 +240,7 @@ class Evaluation:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Return everything that tables, files and the page of a grid show, as JSON-compatible data.
+        """Return everything that tables and files show, as JSON-compatible data.
 
         Floats have six digits; missing values are null. In "cells", level is whether the method is the best by its
         mean, or not significantly different from the best (Wilcoxon's test, corrected by Holm for all methods by this
@@ -349,7 +349,7 @@ class Evaluation:
         """Write the evaluation and return the paths written. Each file is written atomically.
 
         .json is `to_dict`, with the cells and tests of a grid as fields and rows; .csv has a row for every single
-        value; .html is the page. A path without an extension is a folder for all of these.
+        value. A path without an extension is a folder for both.
         """
         path = Path(path)
         if path.suffix and not path.is_dir():

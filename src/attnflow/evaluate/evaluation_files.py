@@ -1,4 +1,4 @@
-"""The files of an evaluation: .json, .csv and the page."""
+"""The files of an evaluation: .json and .csv."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Axes = Mapping[str, Sequence[str] | int]
 
 def write(evaluation: Evaluation, path: Path) -> list[Path]:
     """Write one file in the format of its extension."""
-    writers = {".json": _json, ".csv": _csv, ".html": _html}
+    writers = {".json": _json, ".csv": _csv}
     writer = of_extension(writers, path)
     write_whole(path, lambda beside: writer(evaluation, beside))
     return [path]
@@ -36,8 +36,7 @@ def write_folder(evaluation: Evaluation, folder: Path) -> list[Path]:
     make_folder(folder)
     if evaluation.layers:
         return [*write(evaluation, folder / "evaluation.json"), *write(evaluation, folder / "correlations.csv")]
-    paths = write(evaluation, folder / "grid.json") + write(evaluation, folder / "grid.csv")
-    return [*paths, *write(evaluation, folder / "grid.html")]
+    return write(evaluation, folder / "grid.json") + write(evaluation, folder / "grid.csv")
 
 
 def packed(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +58,6 @@ def _json(evaluation: Evaluation, path: Path) -> None:
     else:
         text = json.dumps(packed(evaluation.summary), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def _html(evaluation: Evaluation, path: Path) -> None:
-    from attnflow.view import grid_page
-
-    path.write_text(grid_page.html_of(evaluation.summary), encoding="utf-8")
 
 
 def _csv(evaluation: Evaluation, path: Path) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from attnflow.result import TokenAttention
     from attnflow.selection import Query
     from attnflow.trace import Trace
-    from attnflow.view.pair import Pair
 
 WEB = Path(__file__).parent / "web"
 """A script and a style sheet for each kind of page; `make web` bundles them from the sources in web/."""
@@ -53,15 +52,6 @@ class Page:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .html file. The write is atomic."""
         write_file(path, self.html())
-
-    def beside(self, other: Page) -> Pair:
-        """Return a page that compares this page with another, aligned word by word: two texts, or two models on one text.
-
-        model.explain("It was not good.").beside(model.explain("It was good.")).save("pair.html")
-        """
-        from attnflow.view.pair import Pair
-
-        return Pair(self, other)
 
     def notebook_html(self) -> str:
         """Return the page in a frame for a notebook cell."""
