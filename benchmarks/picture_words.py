@@ -70,7 +70,9 @@ def main(
     model = attnflow.load(folder, device="cpu")
     progress(f"{count} images of three shapes at 36 places")
     result = measured(model, scenes(count, seed))
-    print(f"right answers: {result.right:.1%}; the word finds the shape: {result.hits:.1%}; its share: {result.share:.1%}")
+    print(
+        f"right answers: {result.right:.1%}; the word finds the shape: {result.hits:.1%}; its share: {result.share:.1%}"
+    )
     print("by colour: " + ", ".join(f"{name} {hits:.1%}" for name, hits in sorted(result.colours.items())))
 
 

@@ -696,7 +696,9 @@ def test_a_streamer_receives_the_text_while_it_is_written() -> None:
     seen = Tokens()
     written = llama().answer(PROMPT, max_new_tokens=4, streamer=seen)
     assert tuple(seen) == (*written.prompt.ids, *written.ids)
-    with pytest.raises(InputError, match=r"^streamer needs an answer that the model writes, and this one is given: lea"):
+    with pytest.raises(
+        InputError, match=r"^streamer needs an answer that the model writes, and this one is given: lea"
+    ):
         llama().answer(PROMPT, answer=ANSWER, streamer=seen)
     with pytest.raises(InputError, match=r"^streamer needs a single prompt: give one at a time$"):
         llama().answer([PROMPT, PROMPT], streamer=seen)

@@ -68,7 +68,9 @@ def private_uses() -> Iterator[str]:
     modules = {path.stem for path in SOURCES} | {path.parent.name for path in SOURCES}
     for path, tree in (SOURCES | BENCHMARKS).items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("attnflow", "benchmarks", "reproduction")):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                ("attnflow", "benchmarks", "reproduction")
+            ):
                 names = [alias.name for alias in node.names if alias.name not in modules]
             elif isinstance(node, ast.Attribute) and owners[node.attr] - {path} and path not in owners[node.attr]:
                 names = [node.attr]

@@ -63,7 +63,9 @@ def test_the_parts_add_up(answer: Any, shown: Scenes) -> None:
     assert parts.method == "answer_inputs" and answer.sources(word, "sentence").method == "answer_inputs"
     patches = answer.patches(word, signed=True)
     assert patches.shape == (SIDE, SIDE)
-    assert np.allclose(answer.prompt.picture.laid_out(parts.row()), patches, atol=1e-6)  # each position is one patch here
+    assert np.allclose(
+        answer.prompt.picture.laid_out(parts.row()), patches, atol=1e-6
+    )  # each position is one patch here
     assert answer.matrix(signed=True).values[0, -1, : len(answer.prompt)] == pytest.approx(parts.row())
     read = answer.sources(word, signed=True, method="answer_rows")
     sums = read.provenance["evidence"]

@@ -29,8 +29,8 @@ class Units:
 
     def only(self, numbers: Sequence[int]) -> Units:
         """Return the units with these numbers."""
-        texts, groups, breaks = (tuple(x[i] for i in numbers) for x in (self.texts, self.groups, self.breaks))
-        return Units(texts, groups, breaks)
+        texts, groups = tuple(self.texts[i] for i in numbers), tuple(self.groups[i] for i in numbers)
+        return Units(texts, groups, tuple(self.breaks[i] for i in numbers))
 
     def number(self, unit: int | str) -> int:
         """Return the number of the unit with this number, or with this text in it and in no other unit."""

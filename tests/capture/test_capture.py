@@ -358,7 +358,9 @@ def test_whisper() -> None:
     np.testing.assert_allclose(trace.raw(query=list(range(6)), layer=-1).values[0], rows, atol=1e-6)
     for result in (trace.rollout(layer=-1), trace.flow(layer=-1)):
         assert result.values.shape == (1, 1, 26) and (result.values[0, 0, :20] > 0).all()
-    sentence = "the input is a str, and this model takes sounds: expected the tensors of its feature extractor, {'input_feat"
+    sentence = (
+        "the input is a str, and this model takes sounds: expected the tensors of its feature extractor, {'input_feat"
+    )
     with pytest.raises(af.InputError, match=sentence):
         wrapped.trace("sound.wav")
 

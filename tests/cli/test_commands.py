@@ -163,9 +163,7 @@ def test_another_residual_and_sinks_that_stay(attnflow: Command, model: str) -> 
     result = json.loads(
         attnflow("compare", "the key", "-m", model, "--residual", "0.3", "--sinks", "residual", "--json").out
     )
-    assert np.allclose(
-        result["values"]["rollout"], trace.rollout(layer=-1, residual=0.3, sinks="residual").row()
-    )
+    assert np.allclose(result["values"]["rollout"], trace.rollout(layer=-1, residual=0.3, sinks="residual").row())
 
 
 def test_messages_name_python_arguments(attnflow: Command, tmp_path: Path) -> None:

@@ -230,9 +230,7 @@ def test_a_target_is_for_the_methods_with_layers(
     words = ["show", TEXT, "--method", method, "--target", "the key", "--json"]
     if method not in LAYERED:
         message = attnflow(*words, status=2).err
-        assert (
-            f"target='the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
-        )
+        assert f"target='the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
         return
     printed = json.loads(attnflow(*words).out)
     expected = getattr(writer.trace(TEXT, target="the key"), method)(layer=-1)

@@ -244,7 +244,9 @@ def test_the_command_and_the_report_of_answers(tmp_path: Path) -> None:
     for number, lift, _ in summary["top"]["combined"]:
         place = int(types[number].split()[1]) - 1
         own = [row["combined"][0] for row in table if len(row["units"]) > place]
-        assert lift == pytest.approx(np.mean([values[place] / (sum(values) or 1) * len(values) for values in own]), abs=1e-4)
+        assert lift == pytest.approx(
+            np.mean([values[place] / (sum(values) or 1) * len(values) for values in own]), abs=1e-4
+        )
     shown = [text for one in summary["contexts"]["texts"] for text in one["tokens"]]
     assert "The key is in the cabinet." in shown
     assert "the answers rest" in corpus_page.write(tmp_path / "out").read_text()

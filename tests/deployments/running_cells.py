@@ -665,7 +665,6 @@ def unchanged(model: Any) -> Any:
     return model
 
 
-
 MERGED = "compared with the merged weights"
 
 CELLS = [

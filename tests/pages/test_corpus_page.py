@@ -19,6 +19,7 @@ from helpers.corpora import SENTENCES, WORDS, embedded, made_up, stored
 METHODS = ("raw", "rollout", "flow")
 VOCABULARY = (*WORDS, "</script><b>x", "日本", "\u202egnol", *(f"word{i}" for i in range(9)))
 
+
 @pytest.fixture(scope="module")
 def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     rows, columns = made_up(300, vocabulary=VOCABULARY)

@@ -106,7 +106,9 @@ def boxes(page: Any, data: bytes) -> list[tuple[str, float, float, float, float]
 
 
 @pytest.mark.parametrize("which", ["sentence", "pieces", "translation"])
-def test_nothing_in_the_figure_is_written_over_something(browser: Any, which: str, request: pytest.FixtureRequest) -> None:
+def test_nothing_in_the_figure_is_written_over_something(
+    browser: Any, which: str, request: pytest.FixtureRequest
+) -> None:
     case: Case = request.getfixturevalue(which)
     with opened(browser, case.path) as page:
         data = exported(page, "page", "svg")

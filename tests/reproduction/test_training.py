@@ -49,7 +49,15 @@ def write(folder: Path, count: int = 512, held: int = 100) -> Path:
     lines = ["split\twords\ttags\tverb\tnumber\tsubject_index\tattractors"]
     for split, part in (("train", examples(count, 0)), ("valid", examples(held, 1)), ("test", examples(held, 2))):
         for e in part:
-            row = (split, " ".join(e.words), " ".join(e.tags or ()), e.verb, e.number, e.subject, int(e.attractors or 0))
+            row = (
+                split,
+                " ".join(e.words),
+                " ".join(e.tags or ()),
+                e.verb,
+                e.number,
+                e.subject,
+                int(e.attractors or 0),
+            )
             lines.append("\t".join(map(str, row)))
     path = folder / "toy.tsv"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -130,7 +138,22 @@ def test_tokens_of_free_text(toy: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_words_of_the_treebank_stay_whole() -> None:
-    words = ["mr.", "u.s.", "n't", "'s", "well-known", "and/or", "1,000", "3.5", "...", "-lrb-", "do", "the", "and", "lrb"]
+    words = [
+        "mr.",
+        "u.s.",
+        "n't",
+        "'s",
+        "well-known",
+        "and/or",
+        "1,000",
+        "3.5",
+        "...",
+        "-lrb-",
+        "do",
+        "the",
+        "and",
+        "lrb",
+    ]
     tags, kept = verb_number.vocabulary_of([Example(tuple(words), "plural", ("NN",) * len(words))], 50, 1)
     assert tags == [] and kept == sorted(words)
     tokenizer = verb_number.tokenizer_of(tags, kept, 64)
@@ -270,13 +293,17 @@ def test_masked_lm(tmp_path: Path) -> None:
 
 
 def test_the_linzen_subset(tmp_path: Path) -> None:
-    (tmp_path / "s.text").write_text("the key is here <eos>\nthe keys of it have legs <eos>\nit seems so <eos>\na b c\n")
+    (tmp_path / "s.text").write_text(
+        "the key is here <eos>\nthe keys of it have legs <eos>\nit seems so <eos>\na b c\n"
+    )
     (tmp_path / "s.gold").write_text("2\tis\tare\t0\n4\thave\thas\t1\n1\tseems\tseem\t0\n1\tb\tB\t0\n")
     rows = read_linzen_subset(tmp_path)
     assert [e.number for e in rows] == ["singular", "plural", "singular"]
     assert rows[1] == Example(("the", "keys", "of", "it"), "plural", None, "have", None, 1, None)
     (tmp_path / "s.gold").write_text("2\tis\n" * 4)
-    with pytest.raises(InputError, match=r"s\.gold, line 1: expected verb index, right form, wrong form and attractors"):
+    with pytest.raises(
+        InputError, match=r"s\.gold, line 1: expected verb index, right form, wrong form and attractors"
+    ):
         read_linzen_subset(tmp_path)
     with pytest.raises(InputError, match="'f' has no singular verb in the split 'train': expected a column split"):
         parts_of([Example(("a",), "plural", split="train")], "f")
@@ -284,7 +311,9 @@ def test_the_linzen_subset(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path) -> None:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "reproduction", *options], cwd=ROOT, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "reproduction", *options], cwd=ROOT, capture_output=True, text=True
+        )
 
     assert all(name in run("--help").stdout for name in ("verb-number", "teacher", "sst2", "masked-lm"))
     refused = run("sst2", "--base", "x", "-o", str(tmp_path / "y"))

@@ -26,9 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 TextArgument = Annotated[
     str,
-    typer.Argument(
-        help="The text, or - to read it from standard input. For a vision model, the path of an image."
-    ),
+    typer.Argument(help="The text, or - to read it from standard input. For a vision model, the path of an image."),
 ]
 ModelName = Annotated[
     str | None,
@@ -38,9 +36,7 @@ ModelName = Annotated[
 ]
 Words = Annotated[bool, typer.Option("--words", help="Show words instead of subwords.")]
 Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
-Residual = Annotated[
-    str | None, typer.Option(help="Residual weight from 0 to 1; by default, 0.5.", show_default=False)
-]
+Residual = Annotated[str | None, typer.Option(help="Residual weight from 0 to 1; by default, 0.5.", show_default=False)]
 EdgeWeights = Annotated[
     str | None,
     typer.Option(
@@ -152,7 +148,9 @@ def check_reads_text(model: Model, text: str) -> None:
     except (OSError, ValueError):  # too long for a path, or no path
         return
     if extension in SOUNDS:
-        raise InputError(f"{text!r} is a sound file: expected a text; Model.trace in Python takes the tensors of a sound")
+        raise InputError(
+            f"{text!r} is a sound file: expected a text; Model.trace in Python takes the tensors of a sound"
+        )
     if getattr(model.model, "main_input_name", "") == "pixel_values":
         return
     if extension in IMAGES:

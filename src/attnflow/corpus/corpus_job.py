@@ -144,9 +144,7 @@ def explain_corpus(
         if value is not None and not ray:
             raise InputError(f"{name}={value!r} requires ray=True: give that too")
     _check_output(output, resume)
-    corpus = _opened(
-        source, output, text=text, id=id, pair=pair, whole_files=whole_files, answer=answer_column
-    )
+    corpus = _opened(source, output, text=text, id=id, pair=pair, whole_files=whole_files, answer=answer_column)
     import attnflow
     from attnflow.corpus import explainer as explain
     from attnflow.corpus import worker as work
