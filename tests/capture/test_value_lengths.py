@@ -19,6 +19,8 @@ from helpers.small_models import TEXT, bert, gpt2, sinking
 from helpers.small_tokenizers import byte_level
 
 IDS = oracles.text(12)
+
+
 @pytest.mark.parametrize("model", [bert("BertModel"), gpt2()], ids=["bert", "gpt2"])
 def test_a_batch_measures_what_single_texts_do(model: Any) -> None:
     texts = [TEXT, "the key", "the key to the cabinet of the key to the cabinet"]

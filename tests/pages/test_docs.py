@@ -26,7 +26,6 @@ import pytest
 
 import attnflow as af
 from benchmarks import gallery, shapes, tones
-from helpers.browser import PATIENCE
 from helpers.wav_files import written
 
 ROOT = Path(__file__).parent.parent.parent
