@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "unknown heads": (lambda: af.attention_graph(W, heads="median"), "heads='median': expected \"mean\", \"max\", \"min\" or a list of heads from 0 to 2"),
     "a head that does not exist": (lambda: af.attention_graph(W, heads=[3]), "head 3 does not exist: there are 3, so expected -3 to 2"),
     "an empty list of heads": (lambda: af.attention_graph(W, heads=[]), "heads is an empty list: expected heads from 0 to 2"),
-    "residual above one": (lambda: af.attention_graph(W, residual=1.5), "residual=1.5: expected a weight between 0 and 1 (the paper uses 0.5)"),
+    "residual above one": (lambda: af.attention_graph(W, residual=1.5), "residual=1.5: expected a number between 0 and 1 (the paper uses 0.5)"),
     "rows in strict mode": (lambda: af.attention_graph(W * 1.1, strict=True), "rows of the attention weights do not sum to one: the largest deviation is 0.1, in layer 0. Softmax rows do; dropout (training mode), masking after the softmax or transposed axes break this"),
     "residual of a rectangle": (lambda: af.attention_graph([np.full((1, 2, 4), 0.25)]), "layer 0 has 2 queries and 4 keys: a residual connection joins equal positions, so give residual=0 and add the residual edges yourself"),
     "layers that do not fit": (lambda: af.flow([np.ones((4, 5)), np.ones((4, 3))]), "layer 1 has 3 keys but layer 0 below it has 4 queries: expected the same number, because the keys of a layer are the positions of the layer below"),

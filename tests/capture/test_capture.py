@@ -960,8 +960,8 @@ def test_training_mode_is_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [
-        ("rollout", {"residual": 2}, r"residual=2: expected a weight between 0 and 1 \(the paper uses 0.5\)"),
-        ("flow", {"residual": -1}, "residual=-1: expected a weight between 0 and 1"),
+        ("rollout", {"residual": 2}, r"residual=2: expected a number between 0 and 1 \(the paper uses 0.5\)"),
+        ("flow", {"residual": -1}, "residual=-1: expected a number between 0 and 1"),
         (
             "rollout",
             {"start": 2, "layer": 1},

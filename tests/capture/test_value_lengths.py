@@ -30,17 +30,15 @@ def test_a_batch_measures_what_single_texts_do(model: Any) -> None:
             np.testing.assert_allclose(one.lengths, other.lengths, rtol=1e-5)
 
 
-def test_blocks_heads_and_edges_measure_the_same() -> None:
+def test_blocks_and_heads_measure_the_same() -> None:
     model = af.wrap(oracles.models()["llama"]().float(), byte_level())
     ids = {"input_ids": IDS}
     trace = model.trace(ids)
     blocks = model.run_batch([model.encode(ids)], whole_bytes=0)
     assert blocks.mode == "blocks"
-    inside = model.trace(ids, edges="mean")
     for layer, step in enumerate(trace.steps):
         call = blocks.calls[layer]
         np.testing.assert_allclose(call.lengths[0], step.lengths, rtol=1e-5)
-        np.testing.assert_allclose(inside.steps[layer].lengths, step.lengths, rtol=1e-5)
     assert model.run_batch([model.encode(ids)], measure=False).calls[0].lengths is None
 
 
@@ -142,3 +140,10 @@ def test_results_without_the_new_options_are_as_they_were() -> None:
     assert "sinks" not in trace.rollout().recipe
     graph = trace.graph()
     np.testing.assert_array_equal(graph, af.attention_graph(trace.graph(residual=0).astype(np.float32)[:, None]))
+
+
+def test_a_residual_weight_is_a_number() -> None:
+    for memory in ("graph", "linear"):
+        trace = gpt2().trace(TEXT, memory=memory)
+        with pytest.raises(af.InputError, match="residual='measured': expected a number between 0 and 1"):
+            trace.rollout(residual="measured")  # type: ignore[arg-type]
