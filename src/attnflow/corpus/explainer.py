@@ -168,7 +168,7 @@ class Explainer:
 
     def _rows(self, encoded: list[Encoded]) -> list[Explained]:
         """Explain a batch without matrices right away: too much is kept of a long text to let it wait."""
-        traces = trace_linear(self.model, encoded, "mean", -1, self.options.layers, False)
+        traces = trace_linear(self.model, encoded, "mean", -1, self.options.layers)
         rows = []
         for trace, one in zip(traces, encoded, strict=True):
             try:
