@@ -344,8 +344,8 @@ class Model(Runner):
         system: a system message, put in front of the others.
         cache: the key-value cache of the generation that wrote ``answer``, given as token numbers, after this prompt; it is
             only read. A cache of transformers, or the keys and values of each layer.
-        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens; otherwise such
-            texts are refused.
+        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens; otherwise
+            such texts are refused.
         image: for a vision-language model, an image that goes with the prompt: PIL, array, or the path of a file. It is put
             in front of the text, or of the user's last message; `Answer.patches` shows what its parts gave.
         progress: called with a stage, the amount done and the total.

@@ -468,7 +468,7 @@ def test_units_that_a_prompt_has_not() -> None:
 
 def test_a_tokenizer_without_offsets_is_refused() -> None:
     model = wrapped(transformers.ByT5Tokenizer(extra_ids=2))
-    sentence = "ByT5Tokenizer does not say which characters its tokens have: load the fast tokenizer, AutoTokenizer.from_pre"
+    sentence = "ByT5Tokenizer does not say which characters its tokens have: load the fast tokenizer, AutoTok"
     for read in (model.trace, model.answer):
         with pytest.raises(af.InputError, match=sentence):
             read("the key")
