@@ -653,6 +653,11 @@ def tensor_parallel(model: Any) -> Any:
     return parallelize_module(model, mesh, {"model.layers.0.self_attn.q_proj": ColwiseParallel()})
 
 
+def shared_by_hand(model: Any) -> Any:
+    model.config.num_attention_heads *= 2
+    return model
+
+
 def data_parallel(model: Any) -> Any:
     return torch.nn.DataParallel(model)
 
@@ -740,7 +745,7 @@ CELLS = [
         Cell(GROUP, name, partial(split, way), refusal="the weights of this model are split over several processes")
         for name, way in (
             ("FSDP (`fully_shard`)", fully_sharded), ("FSDP (`FullyShardedDataParallel`)", gathered_by_layer),
-            ("tensor parallelism", tensor_parallel),
+            ("tensor parallelism", tensor_parallel), ("layers with some of the heads", shared_by_hand),
         )
     ),
 ]  # fmt: skip

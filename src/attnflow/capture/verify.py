@@ -22,7 +22,7 @@ from attnflow.capture.picture import image_places
 from attnflow.capture.predict import NOT_FINITE
 from attnflow.capture.quantised import mixing
 from attnflow.capture.sublayer import layer_path
-from attnflow.capture.wrappers import adapted_in, check_weights
+from attnflow.capture.wrappers import adapted_in, check_all_heads, check_weights
 from attnflow.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
     check.check_rows(whole.calls, runner.dtype)
     stack = layer_calls(runner, whole.calls, tensors)
     own = [whole.calls[i] for i in stack.main]
+    check_all_heads(runner.text_config, max(call.head_count for call in own))
     name = _sequence(tensors, own)
     causal = False
     if name is not None and not stack.cross:

@@ -12,9 +12,16 @@ from threading import Lock
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from attnflow.errors import InputError, ModelError
+
+
+SPLIT = (
+    "the weights of this model are split over several processes (tensor parallelism or FSDP): load it in one process, "
+    "over several GPUs with device_map='auto'"
+)
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
@@ -44,10 +51,14 @@ def _check_in_one_process(model: torch.nn.Module) -> None:
     split = any(hasattr(p, "placements") for p in model.parameters())  # a DTensor
     gathered = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
     if split or gathered or getattr(model, "_device_mesh", None) is not None:  # transformers sets it
-        raise ModelError(
-            "the weights of this model are split over several processes (tensor parallelism or FSDP): load it in one "
-            "process, over several GPUs with device_map='auto'"
-        )
+        raise ModelError(SPLIT)
+
+
+def check_all_heads(config: Any, seen: int) -> None:
+    """Refuse layers with fewer heads than the configuration says, if other processes may have the others."""
+    heads = getattr(config, "num_attention_heads", None)
+    if distributed.is_available() and distributed.is_initialized() and isinstance(heads, int) and seen < heads:
+        raise ModelError(SPLIT)
 
 
 def adapted_in(model: torch.nn.Module) -> torch.nn.Module | None:
