@@ -55,15 +55,13 @@ class Encoded:
     image: FloatArray | None = None
 
 
-def labelled(
-    tensors: dict[str, Tensor], tokens: Sequence[str], special: Sequence[bool] | None = None, **more: Any
-) -> Encoded:
+def labelled(tensors: dict[str, Tensor], tokens: Sequence[str], special: Sequence[bool] | None = None) -> Encoded:
     """Label positions that are each a separate word: patches, frames, or ids without a tokenizer."""
     marks = tuple(special) if special is not None else (False,) * len(tokens)
     number = count()
     ids = [None if mark else next(number) for mark in marks]
     words = tuple(t for t, mark in zip(tokens, marks, strict=True) if not mark)
-    return Encoded(tensors, tuple(tokens), marks, tuple(ids), words, **more)
+    return Encoded(tensors, tuple(tokens), marks, tuple(ids), words)
 
 
 def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, target: bool = False) -> Encoded:
