@@ -58,12 +58,6 @@ def test_a_method_with_fewer_cases_is_compared_on_those() -> None:
     assert turned.cases == 10, "of the method that the others are compared with"
 
 
-def test_methods_with_few_cases_can_be_left_out() -> None:
-    few = np.where(np.arange(N) < 10, 0.5, np.nan)
-    (summary,) = evidence.summaries(rows({"answer rows": np.linspace(0, 1, N), "few": few}), least=11)
-    assert list(summary.measures["top-1"]) == list(summary.costs) == ["answer rows"]
-
-
 def test_a_verified_method_is_compared_with_what_others_reach_without() -> None:
     ours, other = np.linspace(0, 0.5, N), np.linspace(0.2, 0.7, N)
     content = rows({"answer rows": ours, "ContextCite": other}, tokens=100, positions=150)

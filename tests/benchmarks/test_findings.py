@@ -37,18 +37,6 @@ def test_the_page_is_made_from_the_summaries() -> None:
     assert "{{" not in text and len(text.split()) <= 1500
 
 
-def test_another_figure_makes_another_page(folder: Path) -> None:
-    def change(summary: dict[str, Any]) -> None:
-        summary["measures"]["R-precision"]["answer rows"]["mean"] = 0.123
-
-    before = findings.page(folder)
-    changed(folder, "smollm2-tokens", "needle", change)
-    after = findings.page(folder)
-    pairs = [(a, b) for a, b in zip(before.splitlines(), after.splitlines(), strict=True) if a != b]
-    assert len(pairs) == 2, "in the row of the decision and in the table"
-    assert all(".12/" in b and ".12/" not in a for a, b in pairs)
-
-
 def test_another_verdict_makes_another_sentence(folder: Path) -> None:
     def change(summary: dict[str, Any]) -> None:
         summary["differences"]["R-precision"]["AttnLRP"]["verdict"] = "level"

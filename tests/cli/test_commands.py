@@ -19,7 +19,7 @@ import attnflow as af
 torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
 
-from helpers.architectures import LLAMA, POSITIONS, SEQ2SEQ, hf  # noqa: E402
+from helpers.architectures import POSITIONS, SEQ2SEQ, hf  # noqa: E402
 from helpers.small_models import classifier, model_folder  # noqa: E402
 from helpers.small_tokenizers import byte_level, sentencepiece, wordpiece  # noqa: E402
 
@@ -178,42 +178,6 @@ def test_messages_name_python_arguments(attnflow: Command, tmp_path: Path) -> No
         assert sentence in attnflow("show", *words, status=2).err
 
 
-def test_show_families_of_decoders(attnflow: Command, tmp_path: Path) -> None:
-    """Chunked attention is shown; a hybrid is refused with the methods that work, and those do."""
-    tokenizer = byte_level()
-    sizes = {**LLAMA, "vocab_size": len(tokenizer), "num_hidden_layers": 4, "head_dim": 8}
-    llama = hf("Llama4ForCausalLM", **sizes, intermediate_size_mlp=48, num_local_experts=4, attention_chunk_size=4)
-    lfm = hf("Lfm2ForCausalLM", **sizes, layer_types=["conv", "full_attention"] * 2, block_multiple_of=16)
-    chunked, hybrid = (
-        str(model_folder(tmp_path / name, build(), tokenizer)) for name, build in (("llama4", llama), ("lfm2", lfm))
-    )
-    assert "answer_rows" in attnflow("show", "the keys to", "-m", chunked).out
-    refusal = attnflow("show", "the keys to", "-m", hybrid, status=2).err
-    assert "L1, L3 (Lfm2ShortConv) mix positions without attention" in refusal
-    assert refusal.strip().endswith("blank_out() and gradient() need no attention")
-    for method in ("blank-out", "gradient"):
-        assert method in attnflow("show", "the keys to", "-m", hybrid, "--method", method).out
-
-
-def test_show_importance_of_an_answer(attnflow: Command, model: str) -> None:
-    loaded = af.load(model)
-    for method in ("blank-out", "gradient"):
-        for answer in (0, 1):
-            printed = attnflow("show", "the key", "-m", model, "--method", method, "--answer", str(answer), "--json")
-            expected = getattr(loaded, method.replace("-", "_"))("the key", answer).values
-            assert np.allclose(json.loads(printed.out)["values"], expected)
-    printed = attnflow("show", "the key", "-m", model, "--method", "gradient", "--of", "logit", "--json")
-    assert np.allclose(json.loads(printed.out)["values"], loaded.gradient("the key", of="logit").values)
-
-
-def test_show_blanks_whole_words_out(attnflow: Command, model: str) -> None:
-    text = "the unbelievable key"
-    printed = attnflow("show", text, "-m", model, "--method", "blank-out", "--words", "--json")
-    shown = json.loads(printed.out)
-    assert shown["tokens"] == ["[CLS]", "the", "unbelievable", "key", "[SEP]"]
-    assert np.allclose(shown["values"], af.load(model).blank_out(text, unit="word").values)
-
-
 def test_a_page_has_as_much_importance_as_somebody_wants(attnflow: Command, model: str, tmp_path: Path) -> None:
     path = str(tmp_path / "page.html")
     for option, names in (
@@ -313,11 +277,6 @@ def test_an_answer_of_digits_is_text_for_a_decoder(attnflow: Command, model: str
     )
     by_number = json.loads(attnflow("show", "the key", "-m", model, "--answer", "1", "--json").out)
     assert by_number["provenance"]["answer"]["name"] == "good"
-
-
-def test_show_takes_words_as_queries(attnflow: Command, model: str) -> None:
-    printed = attnflow("show", "the unbelievable key", "-m", model, "--words", "--query", "unbelievable")
-    assert "rollout (words) · query unbelievable · L3" in printed.out
 
 
 def test_a_text_that_is_not_utf_8(attnflow: Command, model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,9 @@ from typing import Any
 
 import pytest
 
-from attnflow.corpus import plan as read
 from attnflow.corpus.plan import Piece, Reader, Shard, plan
 from attnflow.errors import InputError
 from attnflow.texts import columnar as tables
-from attnflow.texts import sources as inputs
 from attnflow.texts import text_files as lines
 from attnflow.texts.sources import Corpus, Text, open_corpus
 from attnflow.texts.strict import read_rows
@@ -381,12 +379,6 @@ def test_only_the_first_texts(tmp_path: Path) -> None:
     assert [(shard.row, shard.count) for shard in shards] == [(0, 3), (3, 1)]
 
 
-def test_a_part_is_bounded_whatever_its_texts_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "SHARD_BYTES", 100)
-    corpus = open_corpus(write(tmp_path / "a.txt", (b"x" * 40 + b"\n") * 5 + b"y" * 200))
-    assert [shard.count for shard in plan(corpus, 1000, 1000, lambda size: 0)] == [2, 2, 1, 1]
-
-
 def test_columns_of_tables(tmp_path: Path) -> None:
     strings = pa.array(["a", None, "a"])
     pq.write_table(
@@ -618,27 +610,6 @@ def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:
             assert str(e.value) == message
 
 
-def test_digests_tell_texts_apart(tmp_path: Path) -> None:
-    """They separate texts, tell None from an empty text, and a character from surrogates that look like it."""
-    rows: list[list[dict[str, Any]]] = [
-        [{"text": "ab"}],
-        [{"text": "a"}, {"text": "b"}],
-        [{"text": "ab"}, {"text": ""}],
-        [{"text": ""}, {"text": "ab"}],
-        [{"text": "ab"}, {}],
-        [{"text": "ab", "id": "x"}],
-        [{"text": "b", "id": "xa"}],
-        [{"text": "\U0001f480"}],
-        [{"text": 3}],
-        [{"text": 4}],
-    ]
-    paths = [
-        write(tmp_path / f"{n}" / "a.jsonl", "\n".join(map(json.dumps, held)).encode()) for n, held in enumerate(rows)
-    ]
-    paths.append(write(tmp_path / "broken" / "a.jsonl", b'{"text": "\\ud83d\x80"}'))
-    assert len({shards_of(open_corpus(path))[0].digest for path in paths}) == len(paths)
-
-
 @pytest.mark.long
 def test_memory_stays_flat(tmp_path: Path) -> None:
     """Files of 8 MB, in shards of 160 kB."""
@@ -664,65 +635,3 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
             tracemalloc.stop()
         assert peak < 2_500_000, name
         assert tables < 5_000_000, name  # pyarrow's memory: two readers, with a page and a batch each
-
-
-class Counting(io.FileIO):
-    """A file that counts the bytes read."""
-
-    total = 0
-
-    def read(self, size: int | None = -1) -> bytes:  # type: ignore[override]
-        data = super().read(-1 if size is None else size) or b""
-        Counting.total += len(data)
-        return data
-
-
-def test_in_order_nothing_is_unpacked_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = random.Random(0)
-    path = write(tmp_path / "a.txt.gz", b"".join(b"%d\n" % rng.getrandbits(400) for _ in range(5000)))
-    corpus = open_corpus(path)
-    shards = shards_of(corpus, 100)
-    raw: list[Counting] = []
-
-    def opened(path: str) -> Any:
-        raw.append(Counting(path))
-        return gzip.GzipFile(fileobj=raw[-1])
-
-    monkeypatch.setattr(lines, "PACKED", inputs.PACKED | {".gz": opened})
-    with closing(Reader(corpus)) as reader:
-        for shard in shards[::3]:  # like one of three workers
-            reader.texts(shard)
-        assert 0 < Counting.total <= path.stat().st_size and len(raw) == 1
-        reader.texts(shards[0])
-        reader.texts(shards[-1])
-        assert Counting.total > 1.5 * path.stat().st_size, "the counter counts"
-    raw[0].close()
-
-
-def test_of_parquet_only_what_is_needed_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pq.write_table(pa.table({"text": [f"{n}" for n in range(1000)]}), tmp_path / "a.parquet", row_group_size=100)
-    corpus = open_corpus(tmp_path / "a.parquet")
-    shards = shards_of(corpus, 10)
-    decoded: list[int] = []
-    begun: list[int] = []
-    rows_from = tables.Table._from
-
-    def counted(self: Any, group: int) -> Any:
-        begun.append(group)
-        for batch in rows_from(self, group):
-            decoded.append(batch.num_rows)
-            yield batch
-
-    monkeypatch.setattr(tables.Table, "_from", counted)
-    with closing(Reader(corpus)) as reader:
-        for shard in shards:
-            reader.texts(shard)
-        assert begun == [0] and sum(decoded) == 1000
-        decoded.clear()
-        assert [t.text for t in reader.texts(shards[55])][:2] == ["550", "551"]
-        assert begun == [0, 5] and sum(decoded) <= tables.ROWS
-        reader.texts(shards[57])
-        assert begun == [0, 5]
-        decoded.clear()
-        reader.texts(shards[95])
-        assert begun == [0, 5, 9] and sum(decoded) <= tables.ROWS

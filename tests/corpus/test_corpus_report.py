@@ -128,28 +128,6 @@ def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_
         assert set(words_of(short, view)) == {*best[:2], *named[:2]}
 
 
-@pytest.mark.parametrize(("texts", "least"), [(12, 2), (100, 5), (300, 10), (9000, 10), (40000, 40)])
-def test_how_often_a_token_must_stand(texts: int, least: int) -> None:
-    assert lists.least_count(texts) == least
-
-
-def test_an_unknown_word_may_be_any_text(tmp_path: Path) -> None:
-    """If one id has many texts, the report keeps a limited number, the same ones whatever the batch size."""
-    rows, columns = made_up(60)
-    for row in rows:
-        if "error" not in row:
-            row["tokens"][1], row["token_ids"][1] = f"word {row['row'] % 23}", 3
-    out = stored(tmp_path / "unknown", rows, columns)
-    kept = list(dict.fromkeys(row["tokens"][1] for row in rows if "error" not in row))[:16]
-    counts = Counter(row["tokens"][1] for row in rows if "error" not in row)
-    names = sorted(kept, key=lambda name: (-counts[name], name))
-    for batch in (1024, 3):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(shards, "BATCH", batch)
-            (found,) = [row for row in report.summarize(out)["types"]["rows"] if row[0] == 3]
-        assert found == [3, names[0], names[1:4], False]
-
-
 def test_words_have_no_ids(tmp_path: Path) -> None:
     rows, columns = made_up(40)
     whole = [row | {"token_ids": None} for row in rows]

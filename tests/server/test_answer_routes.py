@@ -255,23 +255,6 @@ def test_a_model_without_an_answer_takes_no_edit() -> None:
         edits.edit(bert("BertModel"), "the key", "the", 1, False)
 
 
-@pytest.mark.parametrize(
-    ("text", "word", "left"),
-    [
-        ("a b c", "b", "a c"),
-        ("a b", "a", "b"),
-        ("a b", "b", "a"),
-        ("not bad, really", "bad", "not, really"),
-        ("(a b) c", "a", "(b) c"),
-        ("a\nb\nc", "b", "a\nc"),
-        ("ab", "b", "a"),
-    ],
-)
-def test_no_space_is_left_over(text: str, word: str, left: str) -> None:
-    start = text.index(word)
-    assert edits.without(text, start, start + len(word)) == left
-
-
 def test_a_given_answer_that_is_too_long_is_refused_before_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     class Tokenizer:
         chat_template = None

@@ -919,17 +919,6 @@ def test_a_server_from_its_start_to_its_end(command: subprocess.Popen[str]) -> N
     assert (command.returncode, out, err) == (0, "", "")
 
 
-def test_a_taken_port_is_one_sentence_and_status_2() -> None:
-    with closing(commands.listen("127.0.0.1", 0)) as sock:
-        taken = str(sock.getsockname()[1])
-        command = [sys.executable, "-m", "attnflow", "serve", "--port", taken]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    sentence = (
-        f"attnflow: port {taken} is already in use: give another one with --port, or --port 0 to pick a free one\n"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
-
-
 def test_a_port_that_is_taken_and_hosts_that_are_not_here() -> None:
     with closing(commands.listen("127.0.0.1", 0)) as sock:
         taken = sock.getsockname()[1]

@@ -6,11 +6,8 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -315,19 +312,6 @@ def test_json_and_csv_read_back(model: Any, tmp_path: Path) -> None:
         assert [row["token"] for row in csv.DictReader(file)] == [t.replace("\ud800", "\\ud800") for t in ODD]
 
 
-@pytest.mark.long
-def test_an_svg_holds_every_token_once_a_method(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
-    for name in ("one.svg", "two.svg"):
-        made(ODD).save(tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    words = [
-        "".join(e.itertext()) for e in ElementTree.parse(tmp_path / "one.svg").iter("{http://www.w3.org/2000/svg}text")
-    ]
-    for token in ODD:
-        assert words.count(SHOWN.get(token, token)) == len(METHODS), token
-
-
 def test_a_pdf_brings_its_fonts(tmp_path: Path, found: Comparison) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     found.save(tmp_path / "x.pdf")
@@ -532,33 +516,3 @@ def test_the_command_prints_writes_and_reads(tmp_path: Path, model: Any) -> None
 def test_the_command_refuses_in_one_sentence(words: list[str], message: str) -> None:
     told = run(TEXT, *words)
     assert isinstance(told.exception, af.InputError) and str(told.exception) == message and told.stdout == ""
-
-
-def test_the_command_is_there_without_torch_and_matplotlib() -> None:
-    code = "import sys, attnflow.cli.compare; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\n", done.stderr
-
-
-@pytest.mark.long
-def test_long_words_agree_in_a_model_that_knows_nothing() -> None:
-    """docs/reading.md warns of this: over words, attention and importance both sum pieces."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    tokenizer = wordpiece()
-    torch.manual_seed(0)
-    shape = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
-    untrained = af.wrap(BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **shape)), tokenizer)
-    texts = [
-        "the unbelievable key is a cabinet to the book",
-        "nobody is to answer the uncharacteristic book",
-        "a key to the immeasurable cabinetmaker is the answer",
-    ]
-    for view in ("raw", "rollout", "flow"):
-        pieces, words = (
-            np.mean(
-                [compare(untrained, text, words=over, special=False).correlation(view, "blank-out") for text in texts]
-            )
-            for over in (False, True)
-        )
-        assert pieces < 0.2 and words > 0.4, (view, pieces, words)
