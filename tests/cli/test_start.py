@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-
 pytest.importorskip("torch", reason="models need torch")
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 

@@ -175,20 +175,6 @@ def test_what_chooses_never_tests() -> None:
     values[0::2, NUMBER[ROWS]] += [0.3, 0.3, 0.3, -0.3, 0.3, -0.3]
     values[1::2, NUMBER[ROWS]] -= [0.3, 0.3, 0.3, -0.3, 0.3, -0.3]
     assert replace(one, values=values).summary["recommended"] is None
-    values = one.values.copy()
-    values[1::2, NUMBER[ROWS]] += [0.3, 0.3, 0.3, -0.3, 0.3, -0.3]  # no better than the others on the half that chooses
-    changed = values.copy()
-    changed[1::2] = changed[1::2][:, ::-1]
-    assert _chosen(replace(one, values=values)) == _chosen(replace(one, values=changed)), "the odd half chooses nothing"
-
-
-def _chosen(evaluation: Evaluation) -> int:
-    from attnflow.evaluate.recommend import chosen, table_of
-
-    nothing = np.zeros(len(METHODS))
-    table = table_of(METHODS, METRICS, evaluation.values, nothing, nothing, resamples=50)
-    assert table is not None
-    return chosen(table, table.numbers("paper", "edges"))
 
 
 def test_without_deletion_the_correlation_with_blank_out_decides() -> None:

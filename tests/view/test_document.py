@@ -343,7 +343,7 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
 
 @pytest.mark.parametrize("make", [
     lambda t: t.flow().normalized(), lambda t: t.flow(normalize=True), lambda t: t.rollout(start=2),
-    lambda t: t.rollout().without_special().normalized(),
+    lambda t: t.rollout().without_special().normalized(), lambda t: t.rollout(layer=-1, sinks="residual"),
 ])  # fmt: skip
 def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
     """Values that the page would not recompute from the trace are shown as they are."""
