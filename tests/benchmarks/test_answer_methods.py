@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import attnflow as af
 from benchmarks.answer_methods import METHODS, Floats, log_p, signed_rows
@@ -84,19 +83,6 @@ def test_rows_of_units_and_weights(decoder: af.Model, case: tuple[list[int], lis
     scores = METHODS["answer rows, mean weights by context"](decoder, *case, UNITS)
     np.testing.assert_allclose(scores.tokens, tokens, atol=1e-5)
     np.testing.assert_allclose(scores.units, units, atol=1e-5)
-
-
-def log_odds_of(decoder: af.Model, case: tuple[list[int], list[int]], embedded: torch.Tensor) -> torch.Tensor:
-    logits = decoder.model(inputs_embeds=embedded).logits[0, 8:]
-    p = logits.softmax(-1)[range(3), case[1]]
-    return (p / (1 - p)).log().sum()
-
-
-def test_gradient_times_input(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:
-    embedded = decoder.model.get_input_embeddings()(torch.tensor([[*case[0], *case[1][:-1]]])).detach().requires_grad_()
-    (slope,) = torch.autograd.grad(log_odds_of(decoder, case, embedded), embedded)
-    expected = (slope * embedded).sum(-1)[0, :9].detach()
-    np.testing.assert_allclose(METHODS["gradient x input"](decoder, *case, UNITS).tokens, expected, atol=1e-4)
 
 
 def test_what_methods_cost(decoder: af.Model, case: tuple[list[int], list[int]]) -> None:

@@ -24,7 +24,6 @@ from benchmarks.rival_adapters import (
     attnlrp,
     context_cite,
     flashtrace,
-    inseq,
     integrated_gradients,
     shapley,
     train_at2,
@@ -278,16 +277,6 @@ def test_refusals(decoder: af.Model, case: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "no_rival", SimpleNamespace(__path__=[], __spec__=None))
     with pytest.raises(InputError, match=r"because no_rival.part is not installed: .* --target FOLDER no_rival.part`"):
         package("no-rival", "no_rival.part")
-
-
-def test_inseq_wants_texts_that_come_back(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rival_adapters, "package", lambda name: [None])
-    bare = af.wrap(decoder.model)
-    tokenizer: Any = decoder.tokenizer
-    apart = [i for letter in "key" for i in tokenizer(letter)["input_ids"]]
-    for model, ids in ((bare, [1, 2]), (decoder, apart)):
-        with pytest.raises(InputError, match="inseq reads texts, and this tokenizer does not reproduce these tokens"):
-            inseq("saliency")(model, ids, [3])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 10), (32, 10), (8, 8), (64, 3)])

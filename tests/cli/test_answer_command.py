@@ -74,10 +74,6 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["a", "--system", "be short", "--no-chat"], "--system needs the chat template, but --no-chat turns it off: leave one of them out"),
         (["a", "-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .html, .json, .csv, .parquet"),
         (["a", "--unit", "document"], "the prompt has no documents: choose another unit, or give it with documents={name: text}"),
-        (["a", "--unit", "message"], "the prompt has no messages: choose another unit, or give it as a list of messages"),
-        (["a", "--answer", "the key", "--span", "zebra"], "the span 'zebra' does not occur in the answer ' the key': give a part of the answer, as written"),
-        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' occurs 2 times in the answer: choose one of ('the', 1) in ' «the» key, the book'; ('the', 2) in ' the key, «the» book'"),
-        (["a", "--answer", "the key", "--span", "key", "--occurrence", "2"], "the span 'key' occurs 1 times in the answer, so there is no number 2: expected a number from 1 to 1"),
         (["a", "--chat"], "the tokenizer of this model has no chat template, which a list of messages needs: give the prompt as one text"),
     ],
 )  # fmt: skip

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from attnflow import files  # noqa: E402
 from attnflow.cli import app  # noqa: E402
-from attnflow.corpus import clerk, explain_corpus, worker  # noqa: E402
+from attnflow.corpus import clerk, explain_corpus  # noqa: E402
 from attnflow.corpus import explainer as explain  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.jobs.store import read_manifest  # noqa: E402
@@ -516,35 +515,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert "INPUT" in shown.output and "OUTPUT" in shown.output and "--resume" in shown.output
     group = CliRunner().invoke(app, ["corpus"]).output
     assert " run " in group and " report " in group
-
-
-@pytest.mark.long
-def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """Only the texts of a few parts are in memory at any time."""
-    alive, most = 0, 0
-    lock = threading.Lock()
-    made, given_up = clerk.Clerk.sheet, clerk.Clerk.write
-
-    def counted(change: int) -> None:
-        nonlocal alive, most
-        with lock:
-            alive += change
-            most = max(most, alive)
-
-    def prepared(self: Any, part: Any) -> Any:
-        counted(part.count)
-        return made(self, part)
-
-    def written(self: Any, part: Any, *rest: Any) -> Any:
-        try:
-            return given_up(self, part, *rest)
-        finally:
-            counted(-part.count)
-
-    monkeypatch.setattr(clerk.Clerk, "sheet", prepared)
-    monkeypatch.setattr(clerk.Clerk, "write", written)
-    explain_corpus(write(tmp_path / "t.txt", TEXTS * 40), tmp_path / "out", embedded, shard_texts=8)
-    assert 8 <= most <= 8 * (worker.AHEAD + 2)
 
 
 def test_the_lines_of_the_manifest(embedded: Any, tmp_path: Path) -> None:

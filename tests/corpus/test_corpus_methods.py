@@ -29,7 +29,6 @@ from attnflow.view import corpus_page  # noqa: E402
 from helpers.corpora import SENTENCES  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
-from helpers.small_tokenizers import sentencepiece  # noqa: E402
 
 TEXTS = ["the key to the cabinet", "", "nobody is able to answer", "caf\udce9", "the unbelievable book?"]
 SETTINGS = ("edges", "of", "sinks", "answer")
@@ -42,16 +41,6 @@ def bert() -> af.Model:
 
 def masked() -> af.Model:
     return bert_of("BertForMaskedLM")
-
-
-def t5() -> af.Model:
-    torch.manual_seed(0)
-    tokenizer = sentencepiece()
-    config = transformers.T5Config(
-        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_decoder_layers=2, num_heads=2,
-        decoder_start_token_id=0, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
-    return af.wrap(transformers.T5ForConditionalGeneration(config), tokenizer, name="small-t5")
 
 
 def write(path: Path, texts: list[str]) -> Path:
@@ -237,8 +226,6 @@ def test_what_does_not_go_together_is_refused_before_a_folder_is_made(
     [
         (lambda: bert_of("BertModel"), "answer_rows", "answer edges explain an answer, but Model('BertModel', BertModel) has no head"),
         (lambda: bert_of("BertModel"), "gradient", "Model('BertModel', BertModel) has no head, so it answers nothing"),
-        (t5, "blank_out", "importance of tokens for Model('small-t5', T5ForConditionalGeneration): expected a model that reads one"),
-        (t5, "answer_inputs", "edges='answer' need a model with one stack of layers: leave edges out"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_is_refused_at_once(model: Any, methods: str, sentence: str, tmp_path: Path) -> None:

@@ -102,13 +102,6 @@ def test_a_method_of_the_paper_that_is_as_good_is_enough() -> None:
     assert "ahead of mean · rollout, mean · flow, chance and position (" in str(both.recommendation)
 
 
-def test_equals_of_the_paper_are_named() -> None:
-    one = grid(**{"mean · raw": 0.2, "mean · flow": 0.2})
-    assert one.summary["recommended"] in ("mean · raw", "mean · flow")
-    other = {"mean · raw": "mean · flow", "mean · flow": "mean · raw"}[one.summary["recommended"]]
-    assert f"), and {other} is not behind it, at 1 forward and backward passes." in str(one.recommendation)
-
-
 def test_the_position_of_a_token_is_hard_to_beat() -> None:
     one = grid(**{ROWS: 0.1, "last": 0.2})
     assert one.recommendation == (
