@@ -1,4 +1,4 @@
-"""The commands of the answer benchmarks: which methods find the source, and what explaining costs."""
+"""The command of the answer benchmarks: which methods find the source."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks.ablation import Passage, halves_of
 from benchmarks.answer_cases import Case, Kept
 from benchmarks.answer_methods import METHODS, Scores
 from benchmarks.answer_metrics import source_measures
+from benchmarks.answers import passage_item
 from benchmarks.command import run_command
 from benchmarks.evidence import read_results, summaries
 from helpers.architectures import LLAMA, hf, ids
@@ -46,6 +47,16 @@ def passage(model: af.Model, seed: int = 0) -> Passage:
     return Passage(
         seed, "", case.ids, case.answer, UNITS, [0], -0.5, [1.0, 3.0, 2.0], subsets, [-3.0, -1.0, -2.0], -20.0
     )
+
+
+def test_measures_of_a_passage_are_those_of_its_task(decoder: af.Model) -> None:
+    item = passage_item(decoder, "seen", passage(decoder))
+    measured = item.measures(METHODS["answer rows"](decoder, item.ids, item.answer, item.units))
+    sentences = {"Spearman", "LDS", "top-1", "Spearman, 4 verified"}
+    assert sentences | {"drop of top 3", "comprehensiveness", "sufficiency", "π-Soft-NC", "mass on sinks"} < {*measured}
+    quick = passage_item(decoder, "seen", passage(decoder), deletions=False)
+    alone = quick.measures(METHODS["answer rows"](decoder, item.ids, item.answer, item.units))
+    assert alone == {name: measured[name] for name in alone} and sentences < {*alone} < {*measured}
 
 
 def run(command: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

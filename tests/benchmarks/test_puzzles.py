@@ -1,4 +1,4 @@
-"""Prompts with a known source of the answer: where the source is, how sizes vary, and that the halves are disjoint."""
+"""Prompts with a known source of the answer: where the source is, and that the halves are disjoint."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ import pytest
 import attnflow as af
 from benchmarks.puzzles import (
     BUILDERS,
-    CODES,
     EXAMPLES,
     KINDS,
     SENTENCES,
     Puzzle,
-    attributes,
-    copy,
-    induction,
     needle,
     own_half,
     tracking,
@@ -54,26 +50,6 @@ def test_seen_and_unseen_seeds_never_meet(kind: str) -> None:
         assert len(seen) > 70 < len(unseen)
 
 
-def test_sizes_and_places_vary() -> None:
-    needles = [needle(seed, SENTENCES) for seed in range(600)]
-    sizes = Counter(len(p.units) - 1 for p in needles)
-    assert set(sizes) == set(range(5, 61)) and max(sizes.values()) < 30  # about eleven each
-    assert {p.expected.isdigit() for p in needles} == {True, False}
-    people = [attributes(seed) for seed in range(300)]
-    assert {len(p.units) for p in people} == set(range(3, 13))
-    assert {p.prompt.rsplit("? ", 1)[1].split(" ", 1)[1] for p in people} == {"has a", "likes", "lives in"}
-    for puzzles in (needles, people):
-        places = [p.at / len(p.prompt) for p in puzzles]
-        assert min(places) < 0.1 and max(places) > 0.7
-
-
-def test_questions_end_in_the_opening_of_the_answer() -> None:
-    for seed in range(40):
-        for puzzle in (needle(seed, SENTENCES), attributes(seed)):
-            opening = puzzle.prompt.rsplit("? ", 1)[1]
-            assert puzzle.prompt[: puzzle.at].endswith(f"{opening} ")
-
-
 def test_a_chain_leads_to_the_value() -> None:
     """Follows the equations from the variable in the question to its number."""
     lengths = Counter()
@@ -93,18 +69,6 @@ def test_a_chain_leads_to_the_value() -> None:
         assert 2 <= len(numbers) <= 4 and len(set(numbers)) == len(numbers)
         lengths[len(puzzle.chain) - 1] += 1
     assert set(lengths) == {1, 2, 3}
-
-
-def test_copies_begin_again() -> None:
-    for seed in range(100):
-        puzzle = copy(seed, SENTENCES)
-        (quoted,) = re.findall('"([^"]+)"', puzzle.prompt)
-        opening = puzzle.prompt.rsplit('"', 1)[1]
-        assert quoted == f"{opening} {puzzle.expected}" and len(quoted.split()) == 4
-        puzzle = induction(seed, SENTENCES)
-        first, second = puzzle.prompt.split()[-1], puzzle.expected
-        assert {first, second} <= {*CODES} and f" {first} {second}" in puzzle.prompt
-        assert puzzle.prompt.count(f" {first}") == 2 and puzzle.prompt.count(second) == 1
 
 
 def test_too_few_sentences() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -274,9 +273,6 @@ def test_refusals(decoder: af.Model, case: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(rival_packages.IMPORTS, "no-rival", ())
     with pytest.raises(InputError, match=r"no-rival==3.1 cannot be imported, because no_rival is not installed"):
         package("no-rival")
-    monkeypatch.setitem(sys.modules, "no_rival", SimpleNamespace(__path__=[], __spec__=None))
-    with pytest.raises(InputError, match=r"because no_rival.part is not installed: .* --target FOLDER no_rival.part`"):
-        package("no-rival", "no_rival.part")
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(4, 10), (32, 10), (8, 8), (64, 3)])

@@ -254,11 +254,6 @@ def test_rows_with_a_problem(tmp_path: Path) -> None:
         ),
         Text("c.jsonl:9", None, None, f"c.jsonl, row 9 (line 10): not JSON ({digits}); expected one object per line"),
     ]
-    write(tmp_path / "d" / "a.jsonl", b'{"text": "a", "with": 1}\n{"text": "a", "with": 0}\n')
-    assert texts_of(tmp_path / "d", pair="with") == [
-        Text(f"a.jsonl:{n}", None, None, f"a.jsonl, line {n}: the column 'with' contains {2 - n}; expected text")
-        for n in (1, 2)
-    ]
 
 
 def unclosed(last: int) -> str:
