@@ -22,7 +22,6 @@ from benchmarks.evidence import read_results, summaries
 from benchmarks.result_lines import Meter, ResultFile, seeds_of
 from benchmarks.word_truth import WordTruth, retention
 from helpers.small_models import bert, gpt2
-from helpers.small_tokenizers import wordpiece
 
 PREFIXES = (
     "prefix\tgood\tbad\n"
