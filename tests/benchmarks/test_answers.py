@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,26 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import attnflow as af
-from benchmarks import answer_speed, answers
+from benchmarks import answers
 from benchmarks.ablation import Passage, halves_of
 from benchmarks.answer_cases import Case, Kept
 from benchmarks.answer_methods import METHODS, Scores
 from benchmarks.answer_metrics import source_measures
-from benchmarks.answer_speed import (
-    ALONE,
-    BOTH,
-    FORWARD,
-    GENERATION,
-    ON_CACHE,
-    SENTENCES,
-    SENTENCES_ALONE,
-    Speed,
-    measure,
-    model_and_prompt,
-)
 from benchmarks.answers import Part, chosen, items, part_of, passage_item, puzzle_item, ready, rivals
 from benchmarks.command import run_command
 from benchmarks.evidence import read_results, summaries
@@ -213,69 +199,3 @@ def test_cases_alone_as_a_command(
         (("copy", "--half", "third"), "third"),
     ):
         assert run(answers.main, monkeypatch, *words, *more) == 2 and message in capsys.readouterr().err
-
-
-def test_what_explaining_costs(decoder: af.Model) -> None:
-    prompt = ids(12)[0].tolist()
-    config: Any = decoder.model.generation_config
-    before = config.min_new_tokens
-    messages: list[str] = []
-    speed = measure(decoder, prompt, 5, 2, messages.append)
-    assert (
-        set(speed.seconds)
-        == {FORWARD, ON_CACHE, ALONE, SENTENCES, SENTENCES_ALONE, GENERATION, BOTH}
-        == set(speed.peaks)
-    )
-    assert all(seconds > 0 for seconds in speed.seconds.values()) and speed.first > 0
-    assert (speed.prompt, speed.answer, speed.rounds, speed.device) == (12, 5, 2, "cpu")
-    assert messages == ["round 1 of 2", "round 2 of 2"] and config.min_new_tokens == before
-
-
-def test_the_tasks_explain_the_same(decoder: af.Model) -> None:
-    prompt = ids(12)[0].tolist()
-    written = decoder.answer(prompt, max_new_tokens=5)
-    tasks = answer_speed.tasks_of(decoder, prompt, written.ids, written.writing.cache)
-    assert tasks[GENERATION]().ids == written.ids
-    assert tasks[FORWARD]().logits.argmax(-1)[0, :-1].tolist() == list(written.ids)
-    for name in (ON_CACHE, ALONE, BOTH):
-        np.testing.assert_allclose(tasks[name]().values, written.sources().values, atol=1e-6)
-
-
-def test_ratios() -> None:
-    seconds = {FORWARD: 2.0, ON_CACHE: 0.5, ALONE: 3.0, GENERATION: 10.0, BOTH: 11.0}
-    speed = Speed("m", "cpu", 2, 400, 40, 1, 1.0, seconds, dict.fromkeys(seconds, 1.0))
-    assert speed.ratio(ON_CACHE, FORWARD) == 0.25 and speed.ratio(BOTH, GENERATION) == 1.05
-
-
-@pytest.mark.long
-def test_speed_as_a_command(
-    decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(answer_speed, "model_and_prompt", lambda *_: (decoder, ids(9)[0].tolist()))
-    try:
-        code = run(answer_speed.main, monkeypatch, "-m", "m", "--tokens", "3", "--rounds", "1", "--threads", "1")
-        output = capsys.readouterr().out
-        assert code == 0 and "goal: at most 0.5" in output and "small, cpu: 9 tokens of prompt, 3 of answer" in output
-        code = run(answer_speed.main, monkeypatch, "-m", "m", "--tokens", "3", "--rounds", "1", "--json")
-        assert code == 0 and json.loads(capsys.readouterr().out)["answer"] == 3
-    finally:
-        torch.set_num_threads(threads)
-
-
-def test_mistakes(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in ((None, None, None, None, 9), ("m", None, "8b", None, 9)):
-        with pytest.raises(af.InputError, match=r"give either a model .* or a shape"):
-            model_and_prompt(*words)
-    with pytest.raises(af.InputError, match="shape='70b': expected 8b"):
-        model_and_prompt(None, None, "70b", None, 9)
-    prompt = ids(9)[0].tolist()
-    with pytest.raises(af.InputError, match="the prompt has 9 tokens and the answer 99, but the model takes only 64"):
-        measure(decoder, prompt, 99, 1, print)
-    written = decoder.answer(prompt, max_new_tokens=4).ids
-    monkeypatch.setattr(decoder.model.config, "eos_token_id", written[3])
-    with pytest.raises(af.InputError, match=r"wrote \d tokens: expected 4, for a fair comparison"):
-        measure(decoder, prompt, 4, 1, print)
-    if not torch.cuda.is_available():
-        with pytest.raises(af.InputError, match="shape 8b needs a CUDA GPU, and torch does not see one"):
-            model_and_prompt(None, None, "8b", None, 9)
