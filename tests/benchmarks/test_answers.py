@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import attnflow as af
@@ -16,7 +13,6 @@ from benchmarks.ablation import Passage, halves_of
 from benchmarks.answer_cases import Case, Kept
 from benchmarks.answer_methods import METHODS, Scores
 from benchmarks.answer_metrics import source_measures
-from benchmarks.answers import Part, chosen, items, part_of, passage_item, puzzle_item, ready, rivals
 from benchmarks.command import run_command
 from benchmarks.evidence import read_results, summaries
 from helpers.architectures import LLAMA, hf, ids
@@ -50,88 +46,6 @@ def passage(model: af.Model, seed: int = 0) -> Passage:
     return Passage(
         seed, "", case.ids, case.answer, UNITS, [0], -0.5, [1.0, 3.0, 2.0], subsets, [-3.0, -1.0, -2.0], -20.0
     )
-
-
-def test_measures_of_an_item_are_those_of_its_task(decoder: af.Model) -> None:
-    case = kept(decoder, "tracking").cases[0]
-    item = puzzle_item("seen", case)
-    scores = METHODS["answer rows"](decoder, item.ids, item.answer, item.units)
-    expected = source_measures(scores.tokens, scores.units, [3, 4], [1], [0], [0, 1])
-    assert item.measures(scores) == expected and "chain: R-precision" in expected
-    item = passage_item(decoder, "seen", passage(decoder))
-    measured = item.measures(scores)
-    assert {"Spearman", "LDS", "top-1", "Spearman, 4 verified", "drop of top 3", "comprehensiveness", "sufficiency"} < {
-        *measured
-    }
-    assert {"π-Soft-NC", "π-Soft-NS", "mass on sinks"} < {*measured}
-    quick = passage_item(decoder, "seen", passage(decoder), deletions=False).measures(scores)
-    assert quick == {name: measured[name] for name in quick} and {"LDS", "mass on sinks"} < {*quick}
-    assert not {"drop of top 1", "comprehensiveness", "π-Soft-NC"} & {*quick}
-    alone = item.measures(Scores(None, scores.units))
-    assert alone["LDS"] == measured["LDS"] and not {"comprehensiveness", "mass on sinks"} & {*alone}
-
-
-def test_parts_share_the_cases(decoder: af.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(answers, "half_of", lambda kind, half, *_: kept(decoder, kind, half, 5))
-    seeds = [[item.seed for item in items(decoder, "needle", "unseen", 5, None, None, Part(k, 2))] for k in range(2)]
-    assert seeds == [[1, 5, 9], [3, 7]]
-    monkeypatch.setattr(answers.ablation, "passages", lambda data: [])
-    monkeypatch.setattr(
-        answers.ablation, "cached", lambda model, seed, *_: None if seed == 4 else passage(decoder, seed)
-    )
-    listed = [[i.seed for i in items(decoder, "ablation", "seen", 5, tmp_path, None, Part(k, 3))] for k in range(3)]
-    assert listed == [[0, 6], [2, 8], []]
-
-
-def test_names_of_methods() -> None:
-    groups = {"ours": list(METHODS), "rivals": []}
-    assert list(chosen("ours", METHODS, groups)) == list(METHODS)
-    text = "random, answer rows, mean weights by context,answer rows, sum, answer rows,random"
-    assert list(chosen(text, METHODS, groups)) == [
-        "random", "answer rows, mean weights by context", "answer rows, sum", "answer rows",
-    ]  # fmt: skip
-    assert chosen("rivals", METHODS, groups) == {}
-    with pytest.raises(af.InputError, match=r"there is no method 'rolout': expected some of 'ours', 'rivals', 'answer"):
-        chosen("flow, rolout", METHODS, groups)
-    for text in ("8", "8/8", "a/b", "1/2/3", "-1/2"):
-        with pytest.raises(af.InputError, match="expected a number and the number of parts, such as 0/8"):
-            part_of(text)
-
-
-def test_rivals_where_they_are(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("benchmarks.rivals")
-    module.RIVALS = {"theirs": lambda model, ids, answer: np.arange(len(ids)) - 4.0}  # type: ignore[attr-defined]
-    module.UNIT_RIVALS = {"units": lambda model, ids, answer, units: [-1.0] * len(units)}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "benchmarks.rivals", module)
-    monkeypatch.setattr(answers, "find_spec", lambda name: object())
-    methods = rivals()
-    scores = methods["theirs"](decoder, [5] * 9, [1], UNITS)
-    assert scores.units.tolist() == [0, 0, 3] and scores.tokens is not None
-    scores = methods["units"](decoder, [5] * 9, [1], UNITS)
-    assert scores.tokens is None and scores.units.tolist() == [-1, -1, -1]
-    module.UNIT_RIVALS["theirs"] = module.UNIT_RIVALS["units"]  # type: ignore[attr-defined]
-    assert list(rivals()) == ["theirs", "units", "theirs, units"]
-    module.TRAINED = "trained"  # type: ignore[attr-defined]
-    module.at2 = lambda file: lambda model, ids, answer: np.full(len(ids), float(file.name))  # type: ignore[attr-defined]
-    module.at2_units = lambda file: module.UNIT_RIVALS["units"]  # type: ignore[attr-defined]
-    methods = rivals(Path("folder/7"))
-    assert list(methods)[-2:] == ["theirs, units", "trained, units"] and "trained" in methods
-    assert methods["trained"](decoder, [5] * 9, [1], UNITS).units.tolist() == [21, 14, 14]
-    monkeypatch.setattr(answers, "find_spec", lambda name: None)
-    assert rivals() == {}
-
-
-def test_who_cannot_run_is_left_out(decoder: af.Model, capsys: pytest.CaptureFixture[str]) -> None:
-    def absent(*_: Any) -> Scores:
-        raise af.InputError("at2 is not installed: pip install at2")
-
-    def broken(*_: Any) -> Scores:
-        raise ValueError("now and then")
-
-    item = puzzle_item("seen", kept(decoder).cases[0])
-    methods = {"random": METHODS["random"], "at2": absent, "flow": absent, "other": broken}
-    assert list(ready(decoder, methods, ["random", "flow"], item)) == ["random", "flow", "other"]
-    assert "at2 is left out: at2 is not installed" in capsys.readouterr().err
 
 
 def run(command: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
