@@ -12,7 +12,6 @@ import torch
 
 import attnflow as af
 from attnflow.errors import InputError
-from attnflow.evaluate.deletion import curves, metrics, orders
 from attnflow.importance.question import questions
 from benchmarks import encoder_tasks
 from benchmarks.command import run_command
@@ -20,7 +19,7 @@ from benchmarks.encoder_methods import VIEWS, explanations
 from benchmarks.encoder_tasks import agreement_cases, prefixes, word_cases
 from benchmarks.evidence import read_results, summaries
 from benchmarks.result_lines import Meter, ResultFile, seeds_of
-from benchmarks.word_truth import WordTruth, retention
+from benchmarks.word_truth import WordTruth
 from helpers.small_models import bert, gpt2
 
 PREFIXES = (
@@ -155,44 +154,6 @@ def test_truth_of_words_is_what_the_log_odds_lose(classifier: Any) -> None:
     assert perfect["Spearman"] == pytest.approx(1) and perfect["top-1"] == 1 and perfect["top-1, size"] == 1
     assert truth.measures(-scores)["Spearman"] == pytest.approx(-1)
     assert truth.measures(-scores)["Spearman, size"] == pytest.approx(1)
-
-
-def test_deletions_and_soft_ones_follow_their_definitions(classifier: Any) -> None:
-    (question,) = questions(classifier, ["the cabinet is unbelievable to nobody"], [None], False)
-    truth = WordTruth(classifier, question, 5)
-    scores = np.random.default_rng(0).random(question.length)
-    mask = classifier.tokenizer.mask_token_id
-
-    def chance(blank: np.ndarray) -> float:
-        ids = question.tensors["input_ids"].clone()
-        ids[0, blank.tolist()] = mask
-        with torch.no_grad():
-            logits = classifier.unwrap()(**{**question.tensors, "input_ids": ids}).logits[0]
-        return float(logits.softmax(-1)[question.chosen])
-
-    free, measures = truth.free, truth.measures(scores)
-    (curve,) = curves(classifier, [question], [orders(scores[None, free], truth.seed)], "mask", 5)
-    for name in ("comprehensiveness", "sufficiency"):
-        assert measures[name] == pytest.approx(float(metrics(curve, question.chance)[name][0]), abs=1e-6)
-    stays = truth.uniform < retention(scores[free], 0.2)
-    fall = question.chance - chance(free)
-    if fall < 0.05:
-        assert "π-Soft-NC" not in measures
-        return
-    without = np.mean([max(0.0, question.chance - chance(free[row])) for row in stays])
-    alone = np.mean([max(0.0, question.chance - chance(free[~row])) for row in stays])
-    assert measures["π-Soft-NC"] == pytest.approx(without / fall, abs=1e-4)
-    assert measures["π-Soft-NS"] == pytest.approx(1 - alone / fall, abs=1e-4)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_retention_keeps_as_many_for_all_scores(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    scores = draw.normal(size=9) * draw.choice([0, 1, 1e6], 9)
-    q = retention(scores, 0.2)
-    assert q.sum() == pytest.approx(0.2 * 9) and (q >= 0).all() and (q <= 1).all()
-    assert (np.diff(q[np.argsort(scores)]) >= -1e-12).all()
-    np.testing.assert_allclose(retention(scores * 7, 0.2), q)
 
 
 def test_word_cases(classifier: Any, tmp_path: Path) -> None:

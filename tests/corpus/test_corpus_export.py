@@ -14,7 +14,7 @@ from attnflow.corpus import explain_corpus, export_corpus
 from attnflow.view import corpus_page
 
 torch = pytest.importorskip("torch", reason="models need torch")
-parquet = pytest.importorskip("pyarrow.parquet", reason="a corpus is kept as parquet")
+pytest.importorskip("pyarrow.parquet", reason="a corpus is kept as parquet")
 
 TEXTS = ["the key to the cabinets", "", "the keys, to the cabinet"]
 
