@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import attnflow as af
-from benchmarks import ablation, token_deletion
+from benchmarks import ablation
 from benchmarks.ablation import (
     Passage,
     agreement,
@@ -22,8 +20,6 @@ from benchmarks.ablation import (
     prompt_of,
     sentence_measures,
 )
-from benchmarks.answer_methods import Scores
-from benchmarks.token_deletion import DRAWS, deletion_measures, drawn, soft, without
 from helpers.architectures import LLAMA, hf
 from helpers.small_tokenizers import byte_level
 
@@ -131,35 +127,3 @@ def test_measures_of_sentences() -> None:
     level = agreement(exact, np.ones(4))
     assert level == {"Spearman": 0.0, "LDS": 0.0, "top-1": 0.25}
     assert math.isnan(agreement(made([1.0] * 4, subsets, [1, 2, 3, 4]), truth)["Spearman"])
-
-
-def test_measures_that_delete(decoder: af.Model, passage: Passage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compared with the definitions, one text at a time."""
-    draw = np.random.default_rng(1)
-    tokens = draw.random(len(passage.ids))
-    units = draw.random(len(passage.units))
-    result = deletion_measures(decoder, passage, Scores(tokens, units))
-    best = np.argsort(-units)
-    assert result["drop of top 1"] == pytest.approx(passage.falls[best[0]], abs=1e-3)
-    rest = [k for k in range(len(units)) if k not in best[:3]]
-    fall = passage.whole - log_p(decoder, kept_tokens(passage, rest), passage.answer)
-    assert result["drop of top 3"] == pytest.approx(fall, abs=1e-3)
-
-    def p(gone: Any) -> float:
-        return math.exp(log_p(decoder, without(passage, gone), passage.answer) / 20)
-
-    free = sorted(passage.free, key=lambda i: -tokens[i])
-    count = math.ceil(0.2 * len(free))
-    whole = math.exp(passage.whole / 20)
-    assert result["comprehensiveness"] == pytest.approx(whole - p(free[:count]), abs=1e-5)
-    assert result["sufficiency"] == pytest.approx(whole - p(free[count:]), abs=1e-5)
-    places = np.array(passage.free)
-    kept = drawn(tokens[places], passage.seed)
-    values = np.array([p(set(passage.free) - set(places[own].tolist())) for own in kept])
-    expected = soft(whole, 0.0, values[:DRAWS], values[DRAWS:])
-    bare = dataclasses.replace(passage, bare=-1e9)  # a text without information about the answer
-    monkeypatch.setattr(token_deletion, "LEAST_FALL", 0.0)
-    softly = deletion_measures(decoder, bare, Scores(tokens, units))
-    assert expected == pytest.approx({name: softly[name] for name in expected}, abs=1e-4)
-    alone = deletion_measures(decoder, passage, Scores(None, units))
-    assert alone == pytest.approx({name: result[name] for name in ("drop of top 1", "drop of top 3")}, abs=1e-4)
