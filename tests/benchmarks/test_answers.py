@@ -50,13 +50,9 @@ def passage(model: af.Model, seed: int = 0) -> Passage:
 
 
 def test_measures_of_a_passage_are_those_of_its_task(decoder: af.Model) -> None:
-    item = passage_item(decoder, "seen", passage(decoder))
+    item = passage_item("seen", passage(decoder))
     measured = item.measures(METHODS["answer rows"](decoder, item.ids, item.answer, item.units))
-    sentences = {"Spearman", "LDS", "top-1", "Spearman, 4 verified"}
-    assert sentences | {"drop of top 3", "comprehensiveness", "sufficiency", "π-Soft-NC", "mass on sinks"} < {*measured}
-    quick = passage_item(decoder, "seen", passage(decoder), deletions=False)
-    alone = quick.measures(METHODS["answer rows"](decoder, item.ids, item.answer, item.units))
-    assert alone == {name: measured[name] for name in alone} and sentences < {*alone} < {*measured}
+    assert {"Spearman", "LDS", "top-1", "Spearman, 4 verified", "mass on sinks"} < {*measured}
 
 
 def run(command: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

@@ -12,14 +12,15 @@ import torch
 
 import attnflow as af
 from attnflow.errors import InputError
+from attnflow.evaluate.deletion import curves, metrics, orders
 from attnflow.importance.question import questions
 from benchmarks import encoder_tasks
 from benchmarks.command import run_command
 from benchmarks.encoder_methods import VIEWS, explanations
-from benchmarks.encoder_tasks import agreement_cases, prefixes, word_cases
+from benchmarks.encoder_tasks import agreement_cases, word_cases
 from benchmarks.evidence import read_results, summaries
 from benchmarks.result_lines import Meter, ResultFile, seeds_of
-from benchmarks.word_truth import WordTruth
+from benchmarks.word_truth import WordTruth, retention
 from helpers.small_models import bert, gpt2
 
 PREFIXES = (
@@ -55,14 +56,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     with pytest.raises(SystemExit) as left:
         run_command(encoder_tasks.main)
     return int(left.value.code or 0)
-
-
-def test_prefixes_have_a_subject_an_attractor_and_a_number(table: Path) -> None:
-    rows = [(p.seed, p.subject, p.attractor, p.number) for p in prefixes(table)]
-    assert rows == [(0, 1, 4, "singular"), (1, 1, 4, "plural"), (5, 1, 4, "plural")]
-    table.write_text("prefix\tgood\na\tb\n")
-    with pytest.raises(InputError, match="has no column 'bad': expected the text before the verb and both its forms"):
-        list(prefixes(table))
 
 
 def test_agreement_keeps_what_the_model_answers_correctly(embedded: af.Model, table: Path, classifier: Any) -> None:
@@ -154,6 +147,34 @@ def test_truth_of_words_is_what_the_log_odds_lose(classifier: Any) -> None:
     assert perfect["Spearman"] == pytest.approx(1) and perfect["top-1"] == 1 and perfect["top-1, size"] == 1
     assert truth.measures(-scores)["Spearman"] == pytest.approx(-1)
     assert truth.measures(-scores)["Spearman, size"] == pytest.approx(1)
+
+
+def test_deletions_and_soft_ones_follow_their_definitions(classifier: Any) -> None:
+    (question,) = questions(classifier, ["the cabinet is unbelievable to nobody"], [None], False)
+    truth = WordTruth(classifier, question, 5)
+    scores = np.random.default_rng(0).random(question.length)
+    mask = classifier.tokenizer.mask_token_id
+
+    def chance(blank: np.ndarray) -> float:
+        ids = question.tensors["input_ids"].clone()
+        ids[0, blank.tolist()] = mask
+        with torch.no_grad():
+            logits = classifier.unwrap()(**{**question.tensors, "input_ids": ids}).logits[0]
+        return float(logits.softmax(-1)[question.chosen])
+
+    free, measures = truth.free, truth.measures(scores)
+    (curve,) = curves(classifier, [question], [orders(scores[None, free], truth.seed)], "mask", 5)
+    for name in ("comprehensiveness", "sufficiency"):
+        assert measures[name] == pytest.approx(float(metrics(curve, question.chance)[name][0]), abs=1e-6)
+    stays = truth.uniform < retention(scores[free], 0.2)
+    fall = question.chance - chance(free)
+    if fall < 0.05:
+        assert "π-Soft-NC" not in measures
+        return
+    without = np.mean([max(0.0, question.chance - chance(free[row])) for row in stays])
+    alone = np.mean([max(0.0, question.chance - chance(free[~row])) for row in stays])
+    assert measures["π-Soft-NC"] == pytest.approx(without / fall, abs=1e-4)
+    assert measures["π-Soft-NS"] == pytest.approx(1 - alone / fall, abs=1e-4)
 
 
 def test_word_cases(classifier: Any, tmp_path: Path) -> None:

@@ -8,15 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-import attnflow as af
 from benchmarks.puzzles import (
     BUILDERS,
     EXAMPLES,
     KINDS,
     SENTENCES,
     Puzzle,
-    needle,
-    own_half,
     tracking,
 )
 
@@ -69,10 +66,3 @@ def test_a_chain_leads_to_the_value() -> None:
         assert 2 <= len(numbers) <= 4 and len(set(numbers)) == len(numbers)
         lengths[len(puzzle.chain) - 1] += 1
     assert set(lengths) == {1, 2, 3}
-
-
-def test_too_few_sentences() -> None:
-    with pytest.raises(af.InputError, match="there are 5 sentences for half of the seeds: expected at least 60"):
-        needle(1, SENTENCES[:10])
-    assert len(own_half(SENTENCES, 0)) == len(SENTENCES) // 2
-    assert not any("mayor" in text for text in own_half(SENTENCES, 0, "the mayor"))

@@ -183,12 +183,6 @@ def test_a_page_of_what_the_page_of_a_text_has_not_shows_the_values(
 
 
 @pytest.mark.parametrize("method", TEXT_METHODS)
-def test_importance_needs_the_page_of_a_text(show: Command, method: str) -> None:
-    message = show("--method", method, "--importance", "none", status=2).err
-    assert "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient" in message
-
-
-@pytest.mark.parametrize("method", TEXT_METHODS)
 def test_heads_take_the_methods_that_follow_one_head(show: Command, model: af.Model, method: str) -> None:
     if method not in LAYERED:
         message = show("--heads", "L2.1", "--method", method, status=2).err

@@ -71,7 +71,7 @@ def refused(*args: Any, **options: Any) -> str:
              "rollout_L1": {"layer": 0, "residual": 0.25, "edges": "gradient"},
              "rollout_L2": {"layer": 1, "residual": 0.25, "edges": "gradient"}},
         ),
-        ({"unit": "paragraph", "methods": "flow"}, {"flow_L2": {}}),
+        ({"methods": "flow"}, {"flow_L2": {}}),
     ],
 )  # fmt: skip
 def test_a_row_has_what_the_answer_by_itself_rests_on(
@@ -204,6 +204,7 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
         ({"truncate": True}, "truncate=True does not work with answers=True: leave one of them out"),
         ({"pair": "b"}, "pair='b' does not work with answers=True: leave one of them out"),
         ({"unit": "page"}, "unit='page': expected one of token, word, sentence, paragraph"),
+        ({"unit": "paragraph", "methods": "flow"}, 'flows to tokens share edges and do not add up: give unit="token"'),
         ({"span": " "}, "span=' ' is empty: expected a part of the answers, as it is written there"),
         ({"occurrence": 2}, "occurrence=2 requires span= and counts from 1: give both, or leave it out"),
         ({"max_new_tokens": 0}, "max_new_tokens=0: expected an int of at least 1"),

@@ -205,21 +205,18 @@ def test_explain_gives_the_document_of_the_page(server: Server, embedded: Served
     assert [each["name"] for each in none.json["importance"]] == ["answer_inputs"]
 
 
-def test_a_text_with_its_target(server: Server, translator: Served) -> None:
+def test_a_text_with_its_target_and_a_pair(server: Server, translator: Served) -> None:
     asked = {"model": "translator", "text": "the key", "target": "a book"}
     found = ask(server, "POST", "/api/explain", asked).json
     assert found == plain(explain(translator.model, "the key", target="a book").document)
     assert found["units"]["subwords"]["parts"].count("target") == 4  # the start token, [CLS], a, book
+    pair = ask(server, "POST", "/api/explain", {**asked, "pair": "a"})
+    assert pair.json == plain(explain(translator.model, ("the key", "a"), target="a book").document)
     answer = ask(server, "POST", "/api/explain", {**asked, "model": "verb-number"})
     assert (answer.status, answer.error) == (
         422,
         "target is for encoder-decoder models, and this model is not one: leave it out",
     )
-
-
-def test_a_pair_of_texts(server: Server, translator: Served) -> None:
-    found = ask(server, "POST", "/api/explain", {"model": "translator", "text": "the key", "pair": "a", "target": "to"})
-    assert found.json == plain(explain(translator.model, ("the key", "a"), target="to").document)
 
 
 @pytest.mark.parametrize("head", ["", "data:image/png;base64,"])
