@@ -102,12 +102,6 @@ def test_an_output_that_looks_like_a_file_is_refused_before_loading(
     assert not output.exists()
 
 
-def test_the_command_names_the_command(attnflow: Any, tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("the key\n")
-    message = attnflow("corpus", "run", str(tmp_path / "t.txt"), str(tmp_path / "out.csv"), status=2).err
-    assert message.endswith(f"and attnflow corpus export {tmp_path / 'out'} table.csv makes one CSV of it\n")
-
-
 def test_a_folder_with_a_dot_and_an_older_job_stay_allowed(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("the key\n")
     for name in ("run.v2", "old.csv"):
