@@ -1,12 +1,6 @@
 """Flow of a batch of texts in one call against `flow` of each text."""
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 
 import numpy as np
 import pytest
@@ -121,24 +115,17 @@ ONES = [np.ones((2, 3, 3))] * 3
 
 MISTAKES = {
     "no layers": (([], [3, 3], [0, 0]), "the batch has no layers: expected at least one array [text, position, position]"),
-    "not square": (
-        ([np.ones((2, 3, 4))], [3, 3], [0, 0]),
-        "layer 0 of the batch has shape (2, 3, 4): expected [text, position, position] in all layers",
-    ),
     "different layers": (
         ([np.ones((2, 3, 3)), np.ones((2, 4, 4))], [3, 3], [0, 0]),
         "layer 1 of the batch has shape (2, 4, 4): expected [text, position, position] in all layers",
     ),
-    "too few lengths": ((ONES, [3], [0, 0]), "lengths=[3]: expected 2 numbers, one for each text, from 1 to 3"),
     "too long": ((ONES, [3, 4], [0, 0]), "lengths=[3, 4]: expected 2 numbers, one for each text, from 1 to 3"),
-    "empty text": ((ONES, [3, 0], [0, 0]), "lengths=[3, 0]: expected 2 numbers, one for each text, from 1 to 3"),
     "too few queries": ((ONES, [3, 2], [0]), "queries has 1 positions: expected 2, one for each text"),
     "query beyond its text": (
         (ONES, [3, 2], [0, 2]),
         "query 2 does not exist in text 1, which has 2 positions",
     ),
     "no such layer": ((ONES, [3, 2], [0, 0], [3]), "layer 3 does not exist: there are 3, so expected -3 to 2"),
-    "no thread": ((ONES, [3, 2], [0, 0], None, 0), "threads=0: expected an int of at least 1, or None for all cores"),
     "negative": (
         ([np.ones((2, 3, 3)), -np.ones((2, 3, 3))], [3, 2], [0, 0]),
         "the graph of text 0 has a negative capacity: expected non-negative numbers",
@@ -156,55 +143,3 @@ def test_a_mistake_is_named(mistake: str) -> None:
 def test_too_large_a_flow_says_what_to_do() -> None:
     with pytest.raises(InputError, match="scale its capacities down"):
         batch_flows([np.full((1, 2, 2), 1.7e308)] * 3, [2], [0])
-
-
-ONE = [np.ones((1, 2, 2))]
-PAIR, TWO = [0, 1, 0, 0], [2]
-NATIVE_MISTAKES = {
-    "negative": (([-np.ones((1, 2, 2))], TWO, [PAIR]), ValueError, "a capacity is negative or NaN"),
-    "NaN": (([np.full((1, 2, 2), np.nan)], TWO, [PAIR]), ValueError, "a capacity is negative or NaN"),
-    "no layers": (([], TWO, [PAIR]), ValueError, "a graph needs at least one layer"),
-    "misfit": (([np.ones((2, 2, 2))], TWO, [PAIR]), ValueError, "layers do not fit together"),
-    "integers": (([np.ones((1, 2, 2), dtype=np.int64)], TWO, [PAIR]), TypeError, "a layer is no float32 or float64"),
-    "length": ((ONE, [3], [PAIR]), IndexError, "length"),
-    "text": ((ONE, TWO, [[1, 1, 0, 0]]), IndexError, "text"),
-    "layer": ((ONE, TWO, [[0, 0, 0, 0]]), IndexError, "layer"),
-    "query": ((ONE, TWO, [[0, 1, 2, 0]]), IndexError, "query"),
-    "token": ((ONE, TWO, [[0, 1, 0, -1]]), IndexError, "token"),
-    "order": (([np.ones((2, 2, 2))], [2, 2], [[1, 1, 0, 0], PAIR]), ValueError, "the pairs are not sorted by text"),
-}
-
-
-@pytest.mark.parametrize("mistake", NATIVE_MISTAKES)
-def test_the_compiled_solver_checks_what_it_is_handed(mistake: str) -> None:
-    (layers, lengths, pairs), error, message = NATIVE_MISTAKES[mistake]
-    with pytest.raises(error, match=message):
-        native().text_flows(layers, np.array(lengths, dtype=np.int32), np.array(pairs, dtype=np.int32), 2)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single child process")
-def test_ctrl_c_stops_the_solver() -> None:
-    script = textwrap.dedent("""
-        import signal
-        import numpy as np
-        from attnflow.flow_batches import batch_flows
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits an ignored one
-        rng = np.random.default_rng(0)
-        layers = [rng.random((20, 200, 200)) * (rng.random((20, 200, 200)) < 0.5) for _ in range(20)]
-        print("ready", flush=True)
-        try:
-            while True:
-                batch_flows(layers, [200] * 20, range(20))
-        except KeyboardInterrupt:
-            print("stopped", flush=True)
-    """)
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        time.sleep(1.0)
-        child.send_signal(signal.SIGINT)
-        out, _ = child.communicate(timeout=30)
-        assert out == "stopped\n"
-    finally:
-        child.kill()  # it would keep running after a failed assertion

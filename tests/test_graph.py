@@ -5,8 +5,6 @@ import torch
 import attnflow as af
 from helpers.families import attention
 
-RNG = np.random.default_rng(0)
-
 
 def softmax_weights(*shape: int) -> np.ndarray:
     logits = np.random.default_rng(sum(shape)).normal(size=shape)

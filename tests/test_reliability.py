@@ -12,11 +12,8 @@ from attnflow.reliability import (
     FlowBound,
     Labels,
     evidence_notes,
-    for_and_against,
-    mixed_notes,
     of_rows,
     row_notes,
-    saturated_note,
     tie_notes,
 )
 
@@ -54,35 +51,6 @@ def test_rows_of_zeros_rank_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flows", "count"),
-    [
-        ((1.0, 0.7, 0.8, 1.0, 1.0), 3),  # 0.7 and 0.8 enter, 1 leaves
-        ((1.0, 0.7, 0.8, 1.0 - 1e-8, 1.0), None),
-        ((1.0, 0.7, 0.8, 0.0, 1.0), 2),  # an unreachable token is at no bound
-        ((1.0, 0.7, 0.5, 1.0, 1.0), None),
-    ],
-)
-def test_flow_at_its_bound(flows: tuple[float, ...], count: int | None) -> None:
-    bound = FlowBound(1.0, row(2.0, 0.7, 0.8, 3.0, np.inf))
-    notes = row_notes(row(*flows), LABELS, "flow", 5, 0, bound)
-    expected = count and (
-        f"Flow at L6 is at its upper bound for {count} of {sum(x > 0 for x in flows[1:4])} tokens (all that leaves the query, or "
-        "all that the first layer takes from the token), so it shows nothing of the layers in between. Lower layers show more."
-    )
-    assert notes.get("bound") == expected
-    assert "bound" not in row_notes(row(*flows), LABELS, "flow", 5, 0), "nobody knows the bound"
-
-
-def test_nine_tenths_at_their_bound_are_enough() -> None:
-    for short, spoken in ((1, True), (2, False)):
-        flows = np.linspace(0.5, 0.9, 10)
-        bound = FlowBound(1.0, np.where(np.arange(10) < short, 2.0, flows))
-        notes = row_notes(flows, Labels(["x"] * 10, [False] * 10), "flow", 1, None, bound)
-        assert ("bound" in notes) == spoken
-        assert not spoken or "for 9 of 10 tokens" in notes["bound"]
-
-
-@pytest.mark.parametrize(
     ("values", "labels", "own", "rule", "sentence"),
     [
         ((0.97, 0.01, 0.02, 0, 0), LABELS, 2, "sink", f"97 % of this rollout is on the first token '[CLS]': {LITTLE}"),
@@ -115,14 +83,6 @@ def test_a_row_that_finds_one_word_is_no_sink() -> None:
     assert row_notes(row(1.0), Labels(["Dogs"], [False], causal=True), "raw", 5, 0) == {}
 
 
-def test_methods_about_the_answer_do_not_send_readers_to_themselves() -> None:
-    note = row_notes(row(0.97, 0.01, 0.02, 0, 0), LABELS, "answer_rows", 5, 0)["own"]
-    assert (
-        note
-        == "97 % of these answer rows stays at the query '[CLS]' itself: what is left says little about the other tokens."
-    )
-
-
 def test_a_flow_to_a_sink_is_compared_with_what_leaves_the_query() -> None:
     sunk = Labels(TOKENS, SPECIAL, sinks=(0,))
     bound = FlowBound(0.5, row(2.0, 0.7, 0.8, 3.0, 1.0))
@@ -132,17 +92,6 @@ def test_a_flow_to_a_sink_is_compared_with_what_leaves_the_query() -> None:
     }
     assert row_notes(flows, LABELS, "flow", 5, 2, bound) == {}
     assert row_notes(0.9 * flows, sunk, "flow", 5, 2, bound) == {}
-
-
-def test_rows_that_no_longer_depend_on_their_query() -> None:
-    one = row(0.2, 0.3, 0.5)
-    near, far = row(0.195, 0.3, 0.505), row(0.18, 0.3, 0.52)
-    assert mixed_notes(one, np.array([near]))["mixed"] == (
-        "Other queries have nearly the same row (100 % in common): this rollout has mixed all tokens and says little about its "
-        "query."
-    ).replace("100 %", f"{100 * 0.995:.0f} %")
-    assert mixed_notes(one, np.array([far])) == {} and mixed_notes(one, np.array([near, far])) == {}
-    assert mixed_notes(one, np.zeros((0, 3))) == {} and mixed_notes(0 * one, np.zeros((1, 3))) == {}
 
 
 def test_several_rows_say_what_holds_for_most() -> None:
@@ -192,22 +141,6 @@ def test_shares_with_signs_say_sooner_that_more_speaks_against_the_answer() -> N
         "outweighed": "More counts against the answer (10.1 of score) than supports it (5.0): the shares are shares of that 5.0."
     }
     assert evidence_notes(5.0, 9.9, 0.0, 0.0, 0.6, "signed") == {} == evidence_notes(5.0, 10.1, 0.0, 0.0, 0.6)
-
-
-def test_what_speaks_for_and_against_is_all_of_it() -> None:
-    parts = np.random.default_rng(0).normal(size=12)
-    before = parts.copy()
-    for left_out in ([], [0], [0, 3]):
-        speaks_for, against, first = for_and_against(parts, left_out)
-        negative = sum(min(x, 0) for i, x in enumerate(parts) if i in left_out)
-        assert speaks_for - against + first + negative == pytest.approx(parts.sum())
-    np.testing.assert_array_equal(parts, before)
-
-
-def test_the_sentence_of_a_saturated_probability() -> None:
-    assert saturated_note("plural", 2e-7) == (
-        "The probability of 'plural' is 2e-07 and hardly changes, whatever happens to the text: measure its log-odds."
-    )
 
 
 torch = pytest.importorskip("torch", reason="traces need torch")

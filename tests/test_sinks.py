@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.sinks import FAR, SHORT, check_sinks, kept_at_home, share_of, sink_positions
+from attnflow.sinks import FAR, SHORT, check_sinks, kept_at_home, sink_positions
 
 
 def slow_sinks(weights: np.ndarray, lengths: np.ndarray) -> tuple[int, ...]:
@@ -66,12 +66,6 @@ def test_attention_that_prefers_nobody_has_no_sinks() -> None:
     assert sink_positions(first, np.zeros(n)) == ()  # no value carries anything
 
 
-def test_a_short_value_that_nobody_prefers_is_no_sink() -> None:
-    weights = np.full((4, 4), 0.3)
-    weights[:, 1] = 0.1
-    assert sink_positions(weights, np.array([1, 0.01, 1, 1])) == ()
-
-
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 def test_what_goes_to_a_sink_stays_at_home(kind: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -88,17 +82,6 @@ def test_what_goes_to_a_sink_stays_at_home(kind: str) -> None:
     np.testing.assert_allclose(moved.sum(-1), 1, atol=1e-15)
     assert kept_at_home(given, ()) is given
     np.testing.assert_array_equal(weights, attention(np.random.default_rng(1), 7, True))  # the input is unchanged
-
-
-def test_batches_and_layers_go_together() -> None:
-    rng = np.random.default_rng(2)
-    layers = np.stack([attention(rng, 5, True) for _ in range(3)])
-    np.testing.assert_array_equal(kept_at_home(layers, [1]), np.stack([kept_at_home(w, [1]) for w in layers]))
-
-
-def test_the_share_of_some_positions() -> None:
-    row = np.array([0.98, 0.01, 0.01])
-    assert share_of(row, [0, 2]) == pytest.approx(0.99) and share_of(np.zeros(3), [0]) == 0
 
 
 @pytest.mark.parametrize("sinks", ["drop", None, 1])

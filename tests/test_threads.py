@@ -49,11 +49,12 @@ def test_python_runs_while_the_solver_does(A: np.ndarray) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single child process")
-@pytest.mark.parametrize("call", ["af.flow(A)", "af.max_flow(A, 3, 5)"])
+@pytest.mark.parametrize("call", ["af.flow(A)", "af.max_flow(A, 3, 5)", "batch_flows([A] * 40, [300] * 40, range(40))"])
 def test_ctrl_c_stops_the_solver(call: str) -> None:
     script = textwrap.dedent(f"""
         import signal
         import numpy as np, attnflow as af
+        from attnflow.flow_batches import batch_flows
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits an ignored one
         rng = np.random.default_rng(0)
         A = rng.random((40, 300, 300)) * (rng.random((40, 300, 300)) < 0.5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,12 +18,9 @@ from transformers.cache_utils import DynamicCache, StaticCache
 import attnflow as af
 from attnflow.capture import answer_pass
 from attnflow.capture.answer_pass import Parts, run_answer
-from attnflow.capture.collect import lazy_mask
-from attnflow.capture.fused import merged, own_weights
 from attnflow.capture.generate import Written
 from attnflow.capture.kv_cache import snapshot
-from attnflow.capture.linear import add_edge_rows, edge_rows
-from attnflow.capture.scores import LazyMask, Scores, Weighing
+from attnflow.capture.scores import Scores
 from helpers.architectures import LLAMA, hf
 
 LONG = {**LLAMA, "max_position_embeddings": 1024, "pad_token_id": 0}
@@ -179,22 +175,6 @@ def test_a_window_that_went_on_is_read_again(name: str, monkeypatch: pytest.Monk
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_one_text_of_a_batch_from_where_it_starts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = joined(name)
-    start = 6
-    pairs = []
-    for layer in dynamic(name).layers:
-        both = []
-        for x in (layer.keys, layer.values):
-            padding = torch.full_like(x[:, :, :start], torch.nan)
-            text = torch.cat([padding, x], 2)
-            both.append(torch.cat([torch.full_like(text, torch.nan), text]))
-        pairs.append(tuple(both))
-    written = Written(ANSWER, tuple(pairs), 1, start)
-    assert_same(parts_on(name, None, monkeypatch, written), expected)
-
-
 class Allocations(TorchDispatchMode):
     """Record the bytes of every tensor that an operation makes, except views of its inputs."""
 
@@ -228,128 +208,6 @@ def test_no_tensor_is_as_large_as_the_keys_of_a_layer(name: str, keep: bool, mon
     assert largest[0] < keys, largest
     assert max(size for size, _ in made.sizes) > keys / 10  # the weights of two rows were counted
     assert parts.prompt.shape == (2, 700)
-
-
-def test_keys_in_another_form_are_not_read() -> None:
-    """A quantized cache keeps only a few recent keys exactly; the others differ from what the model computed."""
-
-    class Quantized:
-        def __init__(self, layer: Any) -> None:
-            self.keys, self.values, self._quantized_keys = layer.keys, layer.values, layer.keys
-
-        def get_seq_length(self) -> int:
-            return 400
-
-    stored = dynamic("Llama")
-    stored.layers = [Quantized(layer) for layer in stored.layers]
-    assert answer_pass.stored_layers(stored, 5) is None
-
-
-CAUSAL = lazy_mask(1, 6, 20, 14, 0)
-WINDOW = lazy_mask(1, 6, 20, 14, 0, mask_function=lambda b, h, q, k: (k <= q) & (k > q - 4), local_size=4)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"mask": CAUSAL},
-        {"mask": WINDOW},
-        {"causal": True},
-        {"mask": torch.rand(1, 1, 6, 20, generator=torch.Generator().manual_seed(0)) > 0.4},
-        {"mask": torch.randn(1, 1, 6, 20, generator=torch.Generator().manual_seed(0)).double()},
-        {"mask": CAUSAL, "softcap": 2.0, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0], dtype=torch.float64)},
-        {"bias": torch.randn(1, 4, 6, 20, generator=torch.Generator().manual_seed(0)).double()},
-    ],
-    ids=["causal", "window", "flag", "boolean", "additive", "softcap and sinks", "bias"],
-)
-def test_keys_in_two_places_are_keys_in_one(options: Any) -> None:
-    draw = torch.Generator().manual_seed(3)
-    query, direction = (torch.randn(1, 4, 6, 8, generator=draw).double() for _ in range(2))
-    key, value = (torch.randn(1, 2, 20, 8, generator=draw).double() for _ in range(2))
-    whole = Scores(query, key, 0.4, **options)
-    split = replace(whole, key=key[:, :, 14:], before=key[:, :, :14])
-    of_whole = Weighing(0.5, direction=direction, value=value, signed=True)
-    of_split = replace(of_whole, value=value[:, :, 14:], before=value[:, :, :14])
-    assert split.keys == 20
-    for start, stop in ((0, 6), (1, 4), (5, 6)):
-        torch.testing.assert_close(split.weights(start, stop), whole.weights(start, stop), rtol=0, atol=1e-12)
-        torch.testing.assert_close(
-            edge_rows(split, of_split, start, stop), edge_rows(whole, of_whole, start, stop), rtol=0, atol=1e-12
-        )
-
-
-@pytest.mark.parametrize("options", [{"mask": CAUSAL}, {"causal": True}, {}], ids=["rule", "flag", "everything"])
-def test_rows_are_added_up_one_piece_at_a_time(options: Any) -> None:
-    """With the log-sum-exp of both, neither piece needs the other."""
-    draw = torch.Generator().manual_seed(3)
-    query, direction = (torch.randn(1, 4, 6, 8, generator=draw).double() for _ in range(2))
-    key, value = (torch.randn(1, 2, 20, 8, generator=draw).double() for _ in range(2))
-    whole = Scores(query, key, 0.4, **options)
-    of_whole = Weighing(1.0, direction=direction, value=value, signed=True)
-    s = (query @ key.repeat_interleave(2, 1).transpose(2, 3)) * 0.4
-    hidden = torch.ones(6, 20, dtype=torch.bool).triu(15) if options else torch.zeros(6, 20, dtype=torch.bool)
-    lse = s.masked_fill(hidden, -torch.inf).logsumexp(-1)
-    split = replace(whole, key=key[:, :, 14:], before=key[:, :, :14], lse=lse)
-    totals = [torch.full((1, 3, 20), 2.0).double(), torch.zeros(1, 3, 20).double()]
-    add_edge_rows(
-        totals, split, replace(of_whole, value=value[:, :, 14:], before=value[:, :, :14]), 2, 5, room=2 * 4 * 20 * 4
-    )
-    expected = torch.zeros(1, 3, 20).double()
-    rows = whole.edge_rows(of_whole, 2, 5)
-    expected[..., : rows.shape[-1]] = rows
-    torch.testing.assert_close(totals[1], expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(totals[0], expected + 2, rtol=0, atol=1e-12)
-    own = whole.weights(0, 6)[..., torch.arange(6), torch.arange(14, 20)]
-    torch.testing.assert_close(own_weights(split), own, rtol=0, atol=1e-12)
-
-
-def test_masks_of_a_cached_pass() -> None:
-    assert CAUSAL.plain == "causal" and CAUSAL.reach is None
-    assert WINDOW.plain is None and WINDOW.window is None and WINDOW.reach == 4
-    assert (
-        isinstance(CAUSAL, LazyMask)
-        and bool(CAUSAL.block(0, 1)[0, 0, 0, 14])
-        and not bool(CAUSAL.block(0, 1)[0, 0, 0, 15])
-    )
-
-
-def test_attention_over_two_pieces_is_merged() -> None:
-    draw = torch.Generator().manual_seed(5)
-    s, value = torch.randn(1, 3, 4, 9, generator=draw).double() * 4, torch.randn(1, 3, 9, 5, generator=draw).double()
-
-    def attention(columns: slice) -> tuple[Tensor, Tensor]:
-        return (s[..., columns].softmax(-1) @ value[:, :, columns]).transpose(1, 2), s[..., columns].logsumexp(-1)
-
-    out, lse = merged(*attention(slice(0, 6)), *attention(slice(6, 9)))
-    expected, expected_lse = attention(slice(0, 9))
-    torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(lse, expected_lse, rtol=0, atol=1e-12)
-
-
-class Waits(TorchDispatchMode):
-    """Count how often a number is read from a tensor: on a GPU, each read waits for all earlier work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_pass_waits_for_the_gpu_a_few_times_however_many_layers_it_has() -> None:
-    counts = {}
-    for layers in (2, 6):
-        wrapped = af.wrap(hf("LlamaForCausalLM", **{**LONG, "num_hidden_layers": layers})())
-        stored = DynamicCache()
-        with torch.no_grad():
-            wrapped.model(torch.tensor([PROMPT]), past_key_values=stored, use_cache=True)
-        run_answer(wrapped, PROMPT, Written(ANSWER, stored))  # runs the self-check
-        with Waits() as waits:
-            run_answer(wrapped, PROMPT, Written(ANSWER, stored)).parts()
-        counts[layers] = waits.count
-    assert counts[2] == counts[6] <= 4
 
 
 def test_nothing_of_a_pass_outlives_it() -> None:

@@ -15,7 +15,7 @@ import attnflow as af
 from attnflow.edges import batched
 from attnflow.errors import ModelError
 from helpers.architectures import POSITIONS, hf
-from helpers.places import ELSEWHERE, Places
+from helpers.places import Places
 
 accelerate = pytest.importorskip("accelerate", reason="device maps are accelerate's")
 
@@ -164,16 +164,6 @@ def test_nothing_of_two_devices_is_combined(name: str) -> None:
         got = _results(model)
     assert places.moves > 100  # tensors moved between the devices
     _same(got, expected, 1e-6)
-
-
-def test_two_devices_that_are_combined_are_noticed() -> None:
-    with Places() as places:
-        mine, other = torch.ones(3).to(ELSEWHERE), places.at_home(torch.ones(3))
-        assert (mine + 1).device == ELSEWHERE and torch.zeros(3, device=ELSEWHERE).device == ELSEWHERE
-        assert (mine.to("cpu") + other).tolist() == [2, 2, 2]
-        for combine in (torch.add, torch.minimum, lambda x, y: torch.stack([x, y])):
-            with pytest.raises(AssertionError, match="two devices"):
-                combine(mine, other)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU, and two places are to compute")

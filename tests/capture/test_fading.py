@@ -56,9 +56,3 @@ def test_fading_is_the_derivative_by_a_mask(name: str, cached: bool) -> None:
         fade[k] = STEP
         slope = (log_probability(network, fade) - log_probability(network, -fade)) / (2 * STEP)
         assert faded[k] == pytest.approx(slope, rel=2e-3, abs=2e-6)
-
-
-def test_fading_of_parts_adds_up() -> None:
-    answer = run_answer(af.wrap(MODELS["Llama"]().double().eval()), PROMPT, Written(ANSWER), freeze=False)
-    parts = [answer.fading([t]) for t in range(len(ANSWER))]
-    np.testing.assert_allclose(sum(parts), answer.fading(range(len(ANSWER))), rtol=1e-5, atol=1e-8)

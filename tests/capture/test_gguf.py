@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 
 import attnflow as af
-from attnflow.capture.hub import gguf_read_once
 from helpers.small_tokenizers import byte_level
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -56,29 +53,3 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     (tmp_path / "small.gguf").write_bytes(whole[: len(whole) * 3 // 4])
     with pytest.raises(af.InputError, match=r"the file '.*small\.gguf' is damaged or not in GGUF format"):
         af.load(tmp_path / "small.gguf")
-
-
-def test_the_libraries_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [(gguf, "GGUFReader"), (gguf, "get_tensor_name_map"), (reading, "tqdm")]
-    before = [getattr(*name) for name in names]
-    with pytest.raises(OSError, match="broken"), gguf_read_once():
-        assert not any(getattr(*name) is value for name, value in zip(names, before, strict=True))
-        raise OSError("broken")
-    assert [getattr(*name) for name in names] == before
-
-    def load() -> None:
-        with gguf_read_once():
-            pass
-
-    threads = [Thread(target=load) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [getattr(*name) for name in names] == before
-    monkeypatch.delattr(reading, "tqdm")  # as in another version of transformers
-    with gguf_read_once():
-        assert not hasattr(reading, "tqdm")
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with gguf_read_once():  # without the package, transformers gives the error
-        pass

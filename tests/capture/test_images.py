@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch", reason="models need torch")
 
 import attnflow as af  # noqa: E402
 from attnflow.capture.images import read_image  # noqa: E402
-from helpers.architectures import IMAGE, hf  # noqa: E402
 
 GREY = np.random.default_rng(0).integers(0, 256, (6, 8), dtype=np.uint8)
 RGB = np.repeat(GREY[:, :, None], 3, axis=2)
@@ -24,6 +23,7 @@ RGB = np.repeat(GREY[:, :, None], 3, axis=2)
     Image.fromarray(RGB), Image.fromarray(GREY), Image.fromarray(GREY.astype(np.uint16) * 257),
     Image.fromarray(GREY.astype(np.int32) * 257), Image.fromarray(GREY.astype(np.int32)),
     Image.fromarray((GREY / 255).astype(np.float32)), Image.fromarray(RGB).convert("RGBA"),
+    Image.fromarray(GREY).convert("LA"), Image.fromarray(GREY).convert("P"),
 ], ids=lambda image: getattr(image, "mode", None) or str(image.dtype))  # fmt: skip
 def test_every_depth_gives_the_same_pixels(image: Any) -> None:
     np.testing.assert_array_equal(np.asarray(read_image(image)), RGB)
@@ -77,13 +77,3 @@ def test_files_are_turned_as_transformers_turns_them(orientation: int, suffix: s
         np.testing.assert_array_equal(np.asarray(read_image(given)), np.asarray(expected))
     with Image.open(path) as image:  # processors of transformers do not turn this
         np.testing.assert_array_equal(np.asarray(read_image(image)), np.asarray(image.convert("RGB")))
-
-
-def test_traces_and_pages_use_the_turned_picture(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-    model = af.wrap(hf("ViTForImageClassification", **IMAGE, num_labels=3)(), processor)
-    path = oriented(tmp_path / "turned.jpg", 6)
-    expected = transformers.image_utils.load_image(str(path))
-    assert model.trace(path).prediction == model.trace(expected).prediction
-    np.testing.assert_array_equal(model.trace(path).image, np.asarray(expected))

@@ -14,7 +14,7 @@ import torch
 import attnflow as af
 from attnflow.capture import hub
 from attnflow.capture.inputs import encode_text
-from helpers.architectures import LLAMA, POSITIONS, SEQ2SEQ, TEXT, hf
+from helpers.architectures import IMAGE, LLAMA, POSITIONS, SEQ2SEQ, TEXT, hf
 from helpers.small_models import classifier, model_folder, package
 from helpers.small_tokenizers import FAMILIES, byte_level, sentencepiece, wordpiece
 
@@ -158,15 +158,7 @@ def test_encoder_decoder_texts() -> None:
 def test_images(tmp_path: Path) -> None:
     image_module = pytest.importorskip("PIL.Image", reason="pillow is not installed")
     processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
-    build = hf(
-        "ViTModel",
-        image_size=32,
-        patch_size=8,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-    )
+    build = hf("ViTModel", **IMAGE)
     model = af.wrap(build(), processor)
     pixels = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     picture = image_module.fromarray(pixels)
@@ -187,10 +179,8 @@ def test_images(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("", "the text '' is empty: expected at least one word"),
-        ("  \n ", "is empty: expected at least one word"),
         ("key " * 40, "the text has 42 tokens and the model takes 32: shorten it, split it, or give truncate=True to keep the first 32 tokens"),
         (None, r"text is None: expected a string, or a pair of strings \(text, second text\)"),
-        (7, "text is an int: expected a string"),
         (("a", "b", "c"), "text is a tuple: expected a string"),
         ({"input_ids": torch.zeros(2, 3, dtype=torch.long)}, r"input_ids has shape \(2, 3\): expected \[1, tokens\], one text at a time"),
     ],
@@ -279,8 +269,6 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "strange" / "config.json").write_text('{"model_type": "no-such-type"}')
     damaged = model_folder(tmp_path / "damaged", hf("BertModel", **POSITIONS)())
     (damaged / "model.safetensors").write_bytes((damaged / "model.safetensors").read_bytes()[:1000])
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text("{")
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (tmp_path / "empty", {}, "has no config.json: expected a folder that save_pretrained wrote"),
         (
@@ -291,7 +279,6 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
         (pickled / "config.json", {}, "is a file: expected the folder of a model, or a hub id"),
         (pickled, {}, "has no safetensors weights: convert it, or give allow_pickle=True"),
         (tmp_path / "strange", {}, "cannot be loaded: "),
-        (tmp_path / "broken", {}, "cannot be loaded: "),
         (damaged, {}, "the weights of '.*damaged' are damaged"),
         ("", {}, "model='': expected a folder or a hub id"),
         (7, {}, r"model=7: expected a folder or a hub id, such as 'bert-base-uncased'; wrap\(\) takes a model object"),
@@ -301,7 +288,6 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
             "dtype='int8': expected one of 'auto', 'float32', 'float16', 'bfloat16', 'float64'",
         ),
         (pickled, {"device": "cuda:77"}, "device='cuda:77' is not available: expected one of 'cpu'"),
-        (pickled, {"device": "toaster"}, "device='toaster' is not available: expected one of 'cpu'"),
     ]
     for given, options, sentence in cases:
         with pytest.raises(af.InputError, match=sentence):
@@ -371,19 +357,6 @@ def test_minilm(minilm: af.Model) -> None:
     A = af.attention_graph([x[0].double().numpy() for x in attentions])
     np.testing.assert_allclose(trace.flow(query="[CLS]").values, af.flow(A, queries=0), atol=1e-6)
     np.testing.assert_allclose(trace.rollout(query="key").values, af.rollout(A, queries=2), atol=1e-6)
-    assert trace.rollout().words().tokens == (
-        "[CLS]",
-        "The",
-        "key",
-        "to",
-        "the",
-        "cabinets",
-        "is",
-        "unbelievably",
-        "rusty",
-        ".",
-        "[SEP]",
-    )
     batch = minilm.trace([text, "Short.", "The answer, of course, was no."])
     np.testing.assert_allclose(batch[0].graph(), trace.graph(), atol=1e-6)
     np.testing.assert_allclose(batch[1].graph(), minilm.trace("Short.").graph(), atol=1e-6)
@@ -410,10 +383,3 @@ def test_gguf_files_are_named(tmp_path: Path) -> None:
         af.load(tmp_path)
     with pytest.raises(af.InputError, match=r"has no file 'b\.gguf'"):
         af.load(tmp_path, gguf_file="b.gguf")
-    pytest.importorskip("gguf", reason="gguf is not installed")
-    for content in (b"GGUF", b"", b"no gguf"):
-        (tmp_path / "a.gguf").write_bytes(content)
-        with pytest.raises(
-            af.InputError, match=r"the file '.*a\.gguf' is damaged or not in GGUF format \(.*\): download it again"
-        ):
-            af.load(tmp_path / "a.gguf")

@@ -146,18 +146,12 @@ def test_folders_that_are_no_transformer(tmp_path: Path) -> None:
     write(folder / "modules.json", [{"path": "", "type": "sentence_transformers.models.CLIPModel"}])
     with pytest.raises(af.InputError, match="begins with CLIPModel: expected a Transformer"):
         af.load(folder)
-    (folder / "modules.json").write_text("[", "utf-8")
-    with pytest.raises(af.InputError, match=r"modules.json' cannot be read as JSON"):
-        af.load(folder)
 
 
 @pytest.mark.parametrize(("pooling", "options", "sentence"), [
     (one_mode("none"), {}, "pools by nothing: expected one of cls, max, .*, or a true value of one of pooling_mode_cls_token"),
-    ({"pooling_mode": []}, {}, "pools by nothing: expected one of cls, max"),
-    ({"pooling_mode": 3}, {}, "pools by 3: expected one of cls, max"),
     (one_mode("mean"), {"more": {"prompts": {"query": "q: ", "text": ""}, "default_prompt_name": "passage"}},
      r"the default prompt 'passage' .* is not among its prompts \('query', 'text'\): correct default_prompt_name"),
-    (one_mode("mean"), {"more": {"default_prompt_name": "passage"}}, r"is not among its prompts \(none\)"),
     (one_mode("mean"), {"more": {"truncate_dim": 8}},
      r"cuts its embeddings to 8 numbers \(truncate_dim\): expected one that returns them whole; remove truncate_dim"),
     (one_mode("mean"), {"settings": {"max_seq_length": "12"}}, "max_seq_length .* is '12': expected a number of tokens, or null"),
@@ -190,9 +184,7 @@ def test_a_pooling_without_settings_is_the_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "content", "sentence"), [
     ("modules.json", "[", r"modules\.json' cannot be read as JSON \(Expecting value: line 1 column 2 .*\): download"),
     ("modules.json", "{}", r"modules\.json' contains a dict: expected a list of objects, \[\{…\}\]; download it again"),
-    ("modules.json", '["x"]', r"modules\.json' contains a str: expected a list of objects"),
     ("1_Pooling/config.json", "[]", r"config\.json' contains a list: expected an object, \{…\}; download it again"),
-    ("sentence_bert_config.json", "3", r"sentence_bert_config\.json' contains an int: expected an object"),
     ("config_sentence_transformers.json", "null", r"config_sentence_transformers\.json' contains a NoneType: expected an object"),
     ("2_Dense/config.json", "{}", r"the module Dense .* cannot be built .* \(it lacks 'in_features'\): download it again"),
     ("2_Dense/config.json", '{"in_features": 3, "out_features": 4, "bias": false}',

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -135,19 +134,6 @@ def test_characters_of_tokens_whose_text_was_changed(name: str, text: str, expec
     prompt = read_prompt(model_of(name), text)
     assert [text[a:b] for a, b in prompt.offsets] == expected
     assert name == "WordPiece" or prompt.tokens[0] == "▁"
-
-
-@each_tokenizer
-@each_text
-def test_all_that_is_written_belongs_to_tokens(name: str, text: str) -> None:
-    prompt = read_prompt(model_of(name), text)
-    inside = {i for a, b in prompt.offsets for i in range(a, b)}
-    assert {i for i, c in enumerate(text) if not c.isspace()} <= inside
-    assert all(0 <= a <= b <= len(text) for a, b in prompt.offsets)
-    for unit in ("word", "sentence", "paragraph"):
-        groups = prompt.units(unit).groups
-        members = [token for group in groups for token in group]
-        assert sorted(members) == in_units(prompt, unit) and all(groups)
 
 
 def in_units(prompt: Prompt, unit: str) -> list[int]:
@@ -378,18 +364,14 @@ MESSAGES = [
     ([], "the list of messages is empty: expected at least one, such as"),
     (["hello"], "message 1 is a str: expected a dict with role and content, such as"),
     ([{"role": "user", "content": "x"}, {"content": "x"}], "message 2 has no role: expected role and content"),
-    ([{}], "message 1 has no role and no content: expected"),
     ([{"role": "user", "content": "x", "name": "y"}], "message 1 has name in addition to role and content: remove"),
     ([{"role": "user", "content": ["x"]}], "the content of message 1 is a list: expected a text"),
-    ([{"role": "user", "content": None}], "the content of message 1 is None: expected a text"),
     (
         [{"role": "user", "content": " "}],
         "the content of message 1 is empty: write something, or leave the message out",
     ),
     ([{"role": 3, "content": "x"}], "the role of message 1 is 3: expected one word, such as system, user or assistant"),
-    ([{"role": "<|stop|>", "content": "x"}], "the role of message 1 is '<|stop|>': expected one word"),
     ({"role": "user", "content": "x"}, "prompt is a dict: expected a text, or a list of messages such as"),
-    (7, "prompt is an int: expected a text, or a list of messages such as"),
     ("  ", "the prompt '  ' is empty: expected at least one word"),
 ]
 
@@ -403,8 +385,6 @@ def test_prompts_that_cannot_be_read(prompt: Any, message: str) -> None:
 DOCUMENTS = [
     (["x"], "documents is a list: expected a dict from names to texts"),
     ({"": "x"}, "a document has the name '': expected a single line of text"),
-    ({"a\nb": "x"}, "a document has the name 'a\\nb': expected a single line of text"),
-    ({1: "x"}, "a document has the name 1: expected a single line of text"),
     ({"a": b"x"}, "the document 'a' is a bytes: expected a text"),
     ({"a": "\n"}, "the document 'a' is empty: write something, or leave it out"),
 ]
@@ -430,14 +410,10 @@ def test_what_templates_refuse() -> None:
         af.InputError, match=r"does not accept messages by system, user \(System role not supported\): use roles"
     ):
         read_prompt(strict, CHATS[1])
-    with pytest.raises(af.InputError, match=r"does not accept messages by user \(.*nowhere"):
-        read_prompt(model_of("byte-level BPE", "{{ nowhere.at.all }}"), CHATS[0])
     with pytest.raises(
         af.InputError, match="system is given twice, as an argument and as the first message: give it once"
     ):
         read_prompt(strict, CHATS[1], system="Be brief.")
-    with pytest.raises(af.InputError, match="the content of system is empty"):
-        read_prompt(strict, CHATS[0], system="")
     with pytest.raises(af.InputError, match="documents are inserted into a user message, and there is none: add one"):
         read_prompt(strict, [{"role": "assistant", "content": "x"}], documents={"a": "b"})
     with pytest.raises(af.InputError, match="wrapped without a tokenizer, and a prompt needs one: give wrap"):
@@ -539,18 +515,6 @@ def test_an_answer() -> None:
     assert broken.text.startswith(" the\ufffd") and broken.offsets[1] == (4, 5)
 
 
-def test_an_encoder_decoder_reads_its_source() -> None:
-    tokenizer = unigram()
-    torch.manual_seed(0)
-    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
-    config = transformers.T5Config(vocab_size=len(tokenizer), **sizes)
-    model = af.wrap(transformers.T5ForConditionalGeneration(config), tokenizer)
-    encoded = model.encode("the key. To it.", target="key")
-    prompt = read_prompt(model, "the key. To it.")
-    assert list(prompt.ids) == encoded.tensors["input_ids"][0].tolist() and prompt.tokens == encoded.tokens
-    assert prompt.units("sentence").texts == ("the key.", "To it.")
-
-
 ANSWER = "Agnes Holm, then Agnes Berg."
 ANSWER_OFFSETS = [(0, 5), (5, 10), (10, 11), (11, 16), (16, 22), (22, 27), (27, 28), (28, 28)]
 SPANS = [
@@ -560,9 +524,6 @@ SPANS = [
     (("Agnes", 2), [4]),
     (3, [3]),
     (-1, [7]),
-    (np.int64(2), [2]),
-    ((1, 3), [1, 2]),
-    (slice(5, None), [5, 6, 7]),
     (slice(None, None, 3), [0, 3, 6]),
 ]
 
@@ -597,13 +558,8 @@ WRONG_SPANS = [
         "span is 8, and there are 8 tokens: expected a number from 0 to 7, or (start, stop) with start below stop and stop at most 8",
     ),
     ((3, 3), "span is (3, 3), and there are 8 tokens"),
-    ((-1, 3), "span is (-1, 3), and there are 8 tokens"),
     ((0, 9), "span is (0, 9), and there are 8 tokens"),
-    (slice(9, None), "span is slice(9, None, None), and there are 8 tokens"),
     (True, "span is True: expected a text, such as"),
-    (1.5, "span is 1.5: expected a text, such as"),
-    ((1, 2, 3), "span is (1, 2, 3): expected a text, such as"),
-    (slice("a", None), "span is slice('a', None, None): expected a text, such as"),
     (slice(0, 3, 0), "span is slice(0, 3, 0): expected a text, such as"),
 ]
 

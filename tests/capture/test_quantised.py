@@ -6,58 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import attnflow as af
-from attnflow.capture.quantised import check_gradients, map_of, mixing, packed_layers
-from attnflow.capture.sublayer import matrix_of
+from attnflow.capture.quantised import mixing
 from attnflow.errors import ModelError
 from deployments.quantised_cells import Packed, RoundsStates, decoder
 from helpers.architectures import text
-
-
-@pytest.fixture
-def layer() -> nn.Linear:
-    torch.manual_seed(0)
-    return nn.Linear(32, 48)
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-def test_a_packed_layer_is_known_by_what_it_does(layer: nn.Linear, bits: int) -> None:
-    packed = Packed(layer, bits)
-    parameters = matrix_of(packed, 32)
-    assert parameters is not None
-    torch.testing.assert_close(parameters[0], packed.unpacked().T)
-    torch.testing.assert_close(parameters[1], layer.bias.detach())
-    assert map_of(packed, 31) is None  # it takes vectors of 32
-    assert [path for path, _ in packed_layers(nn.Sequential(layer, packed))] == ["1"]
-
-
-def test_an_adapter_beside_a_layer_is_part_of_its_map(layer: nn.Linear) -> None:
-    class Adapted(nn.Module):
-        """A layer like PEFT's: ``weight`` belongs to the layer below."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.base_layer, self.down, self.up = layer, nn.Linear(32, 2, bias=False), nn.Linear(2, 48, bias=False)
-
-        @property
-        def weight(self) -> Tensor:
-            return self.base_layer.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.base_layer(x) + self.up(self.down(x))
-            return out
-
-    adapted = Adapted()
-    parameters = matrix_of(adapted, 32)
-    assert parameters is not None
-    torch.testing.assert_close(parameters[0], (layer.weight + adapted.up.weight @ adapted.down.weight).T.detach())
-
-
-def test_offloaded_weights_have_no_map(layer: nn.Linear) -> None:
-    assert matrix_of(layer.to("meta"), 32) is None
-    assert map_of(Packed(nn.Linear(32, 48), 8).to("meta"), 32) is None
 
 
 class _Bent(torch.autograd.Function):
@@ -92,15 +47,6 @@ class Raises(Packed):
 
 
 @pytest.mark.parametrize("kind", [RoundsStates, Bends, Differs, Raises])
-def test_gradients_that_do_not_come_back_are_refused(layer: nn.Linear, kind: type[Packed]) -> None:
-    check_gradients(nn.Sequential(layer, Packed(nn.Linear(48, 48), 8)))
-    with pytest.raises(
-        ModelError, match=rf"gradients do not pass through '1' \({kind.__name__}\), whose weights or act"
-    ):
-        check_gradients(nn.Sequential(layer, kind(nn.Linear(48, 48), 8)))
-
-
-@pytest.mark.parametrize("kind", [RoundsStates, Bends])
 def test_no_way_around_the_check(kind: type[Packed]) -> None:
     """If one layer cuts or bends gradients, everything that needs them is refused, and nothing else."""
     model = decoder()

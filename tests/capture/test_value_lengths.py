@@ -16,7 +16,6 @@ import attnflow as af
 from helpers import edge_oracles as oracles
 from helpers.architectures import hf
 from helpers.small_models import TEXT, bert, gpt2, sinking
-from helpers.small_tokenizers import byte_level
 
 IDS = oracles.text(12)
 
@@ -28,18 +27,6 @@ def test_a_batch_measures_what_single_texts_do(model: Any) -> None:
         for one, other in zip(together.steps, alone.steps, strict=True):
             assert len(one.lengths) == len(alone.tokens)
             np.testing.assert_allclose(one.lengths, other.lengths, rtol=1e-5)
-
-
-def test_blocks_and_heads_measure_the_same() -> None:
-    model = af.wrap(oracles.models()["llama"]().float(), byte_level())
-    ids = {"input_ids": IDS}
-    trace = model.trace(ids)
-    blocks = model.run_batch([model.encode(ids)], whole_bytes=0)
-    assert blocks.mode == "blocks"
-    for layer, step in enumerate(trace.steps):
-        call = blocks.calls[layer]
-        np.testing.assert_allclose(call.lengths[0], step.lengths, rtol=1e-5)
-    assert model.run_batch([model.encode(ids)], measure=False).calls[0].lengths is None
 
 
 def test_lengths_are_those_of_the_values_that_heads_read() -> None:
@@ -132,18 +119,3 @@ def test_where_sinks_are_not_known() -> None:
         for ask in (trace.raw, trace.rollout, trace.flow, trace.graph):
             with pytest.raises(af.InputError, match=message):
                 ask(sinks="residual")
-
-
-def test_results_without_the_new_options_are_as_they_were() -> None:
-    trace = gpt2().trace(TEXT)
-    assert trace.rollout().provenance.keys() == trace.flow().provenance.keys()
-    assert "sinks" not in trace.rollout().recipe
-    graph = trace.graph()
-    np.testing.assert_array_equal(graph, af.attention_graph(trace.graph(residual=0).astype(np.float32)[:, None]))
-
-
-def test_a_residual_weight_is_a_number() -> None:
-    for memory in ("graph", "linear"):
-        trace = gpt2().trace(TEXT, memory=memory)
-        with pytest.raises(af.InputError, match="residual='measured': expected a number between 0 and 1"):
-            trace.rollout(residual="measured")  # type: ignore[arg-type]

@@ -10,8 +10,7 @@ import attnflow as af
 from attnflow.capture.answer_pass import run_answer
 from attnflow.capture.frozen import run_frozen
 from attnflow.capture.generate import Written
-from attnflow.capture.picture import Picture, picture_of
-from attnflow.capture.wiring import Wiring
+from attnflow.capture.picture import Picture
 from helpers.vision_language import MODELS, WITHOUT_PLACES, llava
 
 
@@ -46,18 +45,7 @@ def test_positions_that_stand_for_no_patch_are_not_said_to(name: str) -> None:
     assert not any(token.startswith("image ") for token in trace.tokens)
 
 
-def test_squares_of_patches() -> None:
-    """Squares may come in any order; the result is None if a position's patches are not a square."""
-    place = np.array([1, 1, 0, 0, 1, 1, 0, 0])
-
-    def wiring(place: np.ndarray) -> Wiring:
-        return Wiring(2, 4, np.arange(8), place, "layers")
-
-    assert picture_of(wiring(place), [3, 4]) == Picture(1, 2, (4, 3))
-    assert picture_of(wiring(np.arange(8)), list(range(5, 13))) == Picture(2, 4, tuple(range(5, 13)))
-    assert picture_of(wiring(np.array([1, 1, 0, 0, 0, 1, 1, 0])), [3, 4]) is None
-    assert picture_of(wiring(np.full(8, -2)), [3, 4]) is None
-    assert picture_of(wiring(place), [3, 4, 5]) is None and picture_of(None, [3]) is None
+def test_only_a_row_over_all_inputs_is_laid_out() -> None:
     with pytest.raises(
         af.InputError, match=r"^values have shape \(3,\): expected one row over all inputs, with more than 4"
     ):

@@ -162,15 +162,6 @@ def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normaliz
         )
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_batch_of_one_text_is_the_text(name: str) -> None:
-    for number in (0, 2):
-        one = TextBatch.of(model(name), [model(name).encode(texts(name)[number])])
-        same(sums(batched.edges_by_gradient(one)), [summed(traces(name, "attention-gradient")[number])])
-        parts = batched.split(one, natural=natural(name)[number : number + 1])
-        same(parts.answer_rows(True), [traces(name, "answer")[number].answer_rows(signed=True).row()])
-
-
 @pytest.mark.parametrize("of", ["logit", "log-odds", "probability"])
 @pytest.mark.parametrize("name", MODELS)
 def test_records_are_those_of_traces(name: str, of: str) -> None:
@@ -180,36 +171,6 @@ def test_records_are_those_of_traces(name: str, of: str) -> None:
         measure = "score" if expected["kind"] == "score" else "probability"
         assert record.pop(measure) == pytest.approx(expected.pop(measure), abs=1e-5)
         assert record == expected
-
-
-def test_the_order_of_texts_changes_nothing() -> None:
-    wrapped = model("llama")
-    encoded = [wrapped.encode(text) for text in TEXTS]
-    turned = TextBatch.of(wrapped, encoded[::-1])
-    expected = batched.split(batch("llama")).answer_rows(True)
-    torch.testing.assert_close(batched.split(turned).answer_rows(True).flip(0), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("lengths", [(1, 1), (2, 9), (7, 7, 7), (30, 1, 12, 3, 12)])
-@pytest.mark.parametrize("name", ["classifier", "llama"])
-def test_any_lengths(name: str, lengths: tuple[int, ...]) -> None:
-    """Without a tokenizer no position is a class token, so an encoder answers by all of them."""
-    wrapped = model(name)
-    generator = torch.Generator().manual_seed(sum(lengths))
-    inputs = [{"input_ids": torch.randint(5, 80, (1, n), generator=generator)} for n in lengths]
-    for one in inputs:
-        one["attention_mask"] = torch.ones_like(one["input_ids"])
-    together = TextBatch.of(wrapped, [wrapped.encode(one) for one in inputs])
-    same(
-        sums(batched.edges_by_gradient(together)),
-        [summed(wrapped.trace(one, edges="attention-gradient")) for one in inputs],
-    )
-    alone = [wrapped.trace(one, edges="answer") for one in inputs]
-    rows = batched.split(together).answer_rows(True)
-    if name == "llama":
-        same(rows, [trace.answer_rows(signed=True).row() for trace in alone])
-    else:
-        same(rows, [trace.answer_rows("all", signed=True).row() for trace in alone])
 
 
 @pytest.mark.parametrize("name", ["classifier", "llama"])
@@ -223,35 +184,6 @@ def test_rows_of_chosen_queries(name: str) -> None:
         for text, rows in zip(some, ([1, 3], [2]), strict=True)
     ]
     same(batched.split(together, queries).answer_rows(True), [result.row() for result in alone])
-
-
-@pytest.mark.parametrize("name", ["classifier", "llama", "gpt2"])
-def test_weights_that_are_computed_again_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = batched.split(batch(name))
-    monkeypatch.setattr("attnflow.capture.frozen_attention.KEEP_BYTES", 0)
-    again = batched.split(batch(name))
-    torch.testing.assert_close(again.rows, kept.rows, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(again.inputs, kept.inputs, rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_without_gradients_of_its_own() -> None:
-    wrapped = bert("BertForSequenceClassification", num_labels=3)
-    wrapped.model.requires_grad_(False)
-    frozen = TextBatch.of(wrapped, [wrapped.encode(text) for text in TEXTS])
-    with torch.inference_mode():
-        found = sums(batched.edges_by_gradient(frozen))
-    same(found, [summed(trace) for trace in traces("classifier", "attention-gradient")])
-
-
-def test_one_pass_for_all_texts() -> None:
-    wrapped = bert("BertForSequenceClassification", num_labels=3)
-    together = TextBatch.of(wrapped, [wrapped.encode(text) for text in TEXTS])
-    passes: list[int] = []
-    handle = wrapped.model.register_forward_hook(lambda module, args, out: passes.append(len(out["logits"])))
-    batched.edges_by_gradient(together)
-    batched.split(together)
-    handle.remove()
-    assert passes == [4, 4]
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

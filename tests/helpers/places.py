@@ -47,10 +47,6 @@ class Places:
             self.known.setdefault(storage._cdata, place)
             self.alive.append(storage)
 
-    def at_home(self, x: Tensor) -> Tensor:
-        self.tell(x, HOME)
-        return x
-
     def place(self, model: torch.nn.Module, paths: Sequence[str]) -> None:
         """Put these modules elsewhere, with hooks that move their inputs like accelerate's."""
         for path in paths:

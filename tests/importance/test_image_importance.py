@@ -202,10 +202,6 @@ REFUSALS: dict[str, tuple[Any, str]] = {
         lambda: af.wrap(hf("BeitForMaskedImageModeling", **IMAGE, use_mask_token=True)()).gradient(PIXELS),
         "expected the classes of an image or a sound",
     ),
-    "another answer": (
-        lambda: af.wrap(classifier()).gradient(PIXELS, "dog"),
-        "answer='dog' is not a class of this model: expected one of 'cat', 'boat', 'tree'",
-    ),
 }  # fmt: skip
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-import attnflow as af
 from attnflow.importance.verified import fit
 
 
@@ -47,18 +44,3 @@ def test_evidence_against_makes_no_estimate() -> None:
     assert values.tolist() == [-1.0, -2.0, 0.0]
     values, verified = fit(np.array([3.0, 2.0]), {})
     assert values.tolist() == [0.0, 0.0] and not verified.any()
-
-
-@pytest.mark.parametrize(
-    ("scores", "measured", "sentence"),
-    [
-        ([[1.0]], {}, "scores have shape (1, 1): expected one finite number for each unit"),
-        ([1.0, np.nan], {}, "scores have shape (2,): expected one finite number for each unit"),
-        ([1.0, 2.0], {2: 1.0}, "measured has 2: 1.0: expected units from 0 to 1 and finite numbers"),
-        ([1.0, 2.0], {1: np.inf}, "measured has 1: inf: expected units from 0 to 1 and finite numbers"),
-    ],
-)
-def test_a_mistake_is_one_sentence(scores: Any, measured: Any, sentence: str) -> None:
-    with pytest.raises(af.InputError) as error:
-        fit(np.array(scores), measured)
-    assert str(error.value) == sentence
