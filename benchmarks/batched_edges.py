@@ -96,7 +96,7 @@ def tasks(model: Model, batch: TextBatch, alone: int) -> dict[str, Callable[[], 
 
     def parts(method: str, natural: Sequence[int] | None) -> object:
         split = batched.split(batch, natural=natural)
-        return getattr(split, method)().float().cpu(), split.answers.records(model)
+        return getattr(split, method)().float().cpu(), split.answers.logits.argmax(-1).tolist()
 
     def one_by_one() -> None:
         for number in range(alone):

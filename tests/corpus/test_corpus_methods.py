@@ -396,7 +396,7 @@ def test_a_report_of_methods_with_and_without_layers(
 def test_edges_of_many_texts_are_those_that_options_know() -> None:
     from attnflow.edges import batched
 
-    assert set(TOGETHER) == set(batched.TOGETHER) - set(batched.OF_LAYERS)
+    assert set(TOGETHER) == set(batched.TOGETHER)
 
 
 @pytest.mark.parametrize("methods", ["answer_rows", "rollout"])
