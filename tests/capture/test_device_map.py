@@ -75,7 +75,6 @@ MORE = {
 OF_WEIGHTS = {
     "texts at once, answer": lambda m: _layers(batched.edges_of(text_batch(m), "answer").weights),
     "texts at once, gradient": lambda m: _layers(batched.edges_of(text_batch(m), "attention-gradient").weights),
-    "texts at once, max": lambda m: _layers(batched.edges_of(text_batch(m), "max").weights),
     "texts at once, parts": lambda m: batched.split(text_batch(m)).answer_rows(True).cpu().numpy(),
     "value-norm": lambda m: m.trace(_ids(SHORT), edges="value-norm").rollout().values,
     "alti": lambda m: m.trace(_ids(SHORT), edges="alti").rollout().values,

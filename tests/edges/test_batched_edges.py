@@ -141,16 +141,14 @@ def rolled(trace: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalize", ["none", "graph", "rows"])
-@pytest.mark.parametrize(
-    "edges", ["mean", "max", "value-norm", "head-norm", "gradient", "attention-gradient", "answer"]
-)
+@pytest.mark.parametrize("edges", ["gradient", "attention-gradient", "answer"])
 @pytest.mark.parametrize("name", ["classifier, double", "masked, double", "llama, double", "embedded, double"])
 def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normalize: str) -> None:
     """In double precision, because dividing a small row by its sum amplifies rounding."""
     made = batched.edges_of(batch(name), edges)
     graph = made.graph(normalize)
     alone = [trace.with_edges(edges, normalize) for trace in traces(name, edges)]
-    assert made.whole == (edges in ("answer", "head-norm")) == alone[0].steps[0].whole
+    assert made.whole == (edges == "answer") == alone[0].steps[0].whole
     for layer, weights in enumerate(graph):
         same(weights, [trace.steps[layer].weights.numpy() for trace in alone], 1e-6)
     with_own = graph if made.whole else [af.graph.with_residual(weights, 0.3) for weights in graph]
@@ -162,28 +160,6 @@ def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normaliz
         )
 
 
-@pytest.mark.parametrize("of", ["logit", "log-odds", "probability"])
-@pytest.mark.parametrize("name", MODELS)
-def test_records_are_those_of_traces(name: str, of: str) -> None:
-    answers = batched.edges_by_gradient(batch(name), of=of).answers
-    for record, text in zip(answers.records(model(name)), texts(name), strict=True):
-        expected = dict(model(name).trace(text, edges="attention-gradient", of=of).provenance["answer"])
-        measure = "score" if expected["kind"] == "score" else "probability"
-        assert record.pop(measure) == pytest.approx(expected.pop(measure), abs=1e-5)
-        assert record == expected
-
-
-@pytest.mark.parametrize("name", ["classifier", "llama"])
-def test_rows_of_chosen_queries(name: str) -> None:
-    wrapped, some = model(name), [TEXTS[0], TEXTS[3]]
-    together = TextBatch.of(wrapped, [wrapped.encode(text) for text in some])
-    queries = torch.zeros(2, together.width)
-    queries[0, [1, 3]] = queries[1, 2] = 1
-    alone = [
-        wrapped.trace(text, edges="answer").answer_rows(rows, True)
-        for text, rows in zip(some, ([1, 3], [2]), strict=True)
-    ]
-    same(batched.split(together, queries).answer_rows(True), [result.row() for result in alone])
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -228,7 +204,7 @@ def test_a_text_without_a_mask_refuses_its_batch() -> None:
 def test_what_a_batch_does_not_know() -> None:
     with pytest.raises(
         InputError,
-        match="edges='alti': for a batch, expected 'mean', 'max', 'value-norm', 'head-norm', 'gradient', 'attention-gradient', 'answer'",
+        match="edges='alti': for a batch, expected 'gradient', 'attention-gradient', 'answer'",
     ):
         batched.edges_of(batch("classifier"), "alti")
     with pytest.raises(InputError, match="of='difference': for a batch, expected 'probability', 'logit' or 'log-odds'"):

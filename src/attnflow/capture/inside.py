@@ -30,7 +30,7 @@ COPIES = 4096
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One layer, in at least single precision. In a batch, every tensor has a leading axis for texts.
+    """One layer, in at least single precision.
 
     weights: [head, query, key].
     values: [head, key, size], key heads repeated.
@@ -103,25 +103,10 @@ def run_inside(model: Runner, encoded: Encoded, gradient: bool, every_logit: boo
         batch = model.run_batch([encoded], checked, collector=collector, grad=gradient, every_logit=every_logit)
     calls = main_calls(batch)
     check_windows(model, calls[0].path)
-    layers = tuple(_layer(model, call, one, 0) for call, one in zip(calls, _in_order(seen, paths), strict=True))
+    layers = tuple(_layer(model, call, one) for call, one in zip(calls, _in_order(seen, paths), strict=True))
     return batch, Inside(
         layers, None, 'this trace ran no backward pass: trace the text with edges="gradient"', causal=checked.causal
     )
-
-
-def layers_of_texts(
-    model: Runner, tensors: Mapping[str, Tensor], checked: Checked, lengths: Sequence[int]
-) -> list[Layer]:
-    """Record the inside of the layers for a padded batch of texts of these lengths, in a pass without gradients."""
-    check_inside(model, checked)
-    collector = Collector("inside", measure=False)
-    paths = [checked.paths[i] for i in checked.stack.main]
-    check_windows(model, paths[0])
-    with _watching(model.model, paths, collector, False) as seen:
-        model.run(tensors, collector, checked, last=lengths)
-    calls = [collector.calls[i] for i in checked.stack.main]
-    texts = slice(None)
-    return [_layer(model, call, one, texts) for call, one in zip(calls, _in_order(seen, paths), strict=True)]
 
 
 def main_calls(batch: Batch) -> list[Call]:
@@ -210,14 +195,10 @@ def _in_order(seen: Mapping[str, Seen], paths: Sequence[str]) -> Iterator[tuple[
         yield one.module, path, *one.calls[k], one.outputs[k] if k < len(one.outputs) else None
 
 
-def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None], text: int | slice) -> Layer:
-    """Build a layer.
-
-    text: one of the batch, or all of them.
-    """
+def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | None]) -> Layer:
     module, path, args, named, y = seen
     assert call.heads is not None and call.value is not None
-    weights, value, states = (wide(x[text]).to(model.device) for x in (call.heads, call.value, states_of(args, named)))
+    weights, value, states = (wide(x[0]).to(model.device) for x in (call.heads, call.value, states_of(args, named)))
     values = value.repeat_interleave(weights.shape[-3] // value.shape[-3], -3)
     slack = 0.03 if half(model.dtype) else 1e-4
 
@@ -225,7 +206,7 @@ def _layer(model: Runner, call: Call, seen: tuple[Any, str, Any, Any, Tensor | N
         parts = parts_of(model.model, path)
         if parts is None or y is None:
             return f"the layers of {type(model.model).__name__} are not built like those of {FORMS}"
-        return sublayer_of(parts, weights, values, states, wide(y[text]).to(states.device), slack)
+        return sublayer_of(parts, weights, values, states, wide(y[0]).to(states.device), slack)
 
     def without(keys: Tensor) -> Tensor:
         routes.prepare(model.model, routes.INTERFACE)  # in case it was unwrapped since

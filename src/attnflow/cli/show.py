@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnflow.cli.heads_option import Heads, check_heads, show_heads
+from attnflow.cli.heads_option import Heads, check_heads, one_head
 from attnflow.cli.options import (
     STAGES,
     AllowPickle,
@@ -139,7 +139,7 @@ def show(
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value is not None}
     if heads is not None:
-        check_heads(heads, method, chosen, output)
+        check_heads(heads, method, chosen)
     if method is None:
         about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
         method = "rollout" if about_state or edges not in (None, "answer") else METHOD
@@ -181,10 +181,13 @@ def show(
         )  # fmt: skip
     check_reads_text(loaded, text)
     if heads is not None:
-        show_heads(
-            loaded, item, heads, query, method=None if by_default else own, layer=layer, words=words, target=target,
-            truncate=truncate, special=special, output=output, as_json=as_json,
-        )  # fmt: skip
+        with Stages(STAGES) as stages:
+            stages("model", 0, 1)
+            kept = one_head(
+                loaded, item, heads, query, method=None if by_default else own, words=words, target=target,
+                truncate=truncate,
+            )  # fmt: skip
+        deliver(kept if special else kept.without_special(), output, as_json)
         return
     measured: dict[str, Any] = {} if of is None else {"of": of}
     if on_page and output is not None:

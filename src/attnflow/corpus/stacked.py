@@ -139,7 +139,6 @@ class Stacked:
             if options.layered:
                 assert edges is not None
                 graph = edges_of(batch, edges, options.of or "logit")
-                assert graph.answers is not None
                 weights = list(graph.graph(options.normalize))[: options.layers[-1] + 1]
                 graphs = weights if graph.whole else [with_residual(w, options.residual) for w in weights]
                 return self._followed(members, layout, weights, graphs, self._best(graph.answers), self._record(edges))

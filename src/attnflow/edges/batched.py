@@ -5,7 +5,7 @@ score. The numbers equal those of `attnflow.Trace` for single texts, up to round
 for a GPU once per text. A batch with a number that is not finite is refused as a whole: the caller then runs its texts one
 by one, so that the other texts lose nothing.
 
-The memory of a batch grows with its tokens, as in any backward pass, and with the squares of its lengths, see `pair_bytes`.
+The memory of a batch grows with its tokens, as in any backward pass, and with the squares of its lengths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +22,13 @@ from attnflow.capture.collect import Call, Collector
 from attnflow.capture.freeze import Unchanging
 from attnflow.capture.frozen import FrozenPass, entering, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded, batched
-from attnflow.capture.inside import check_inside, check_windows, layers_of_texts, wide
+from attnflow.capture.inside import check_inside, check_windows, wide
 from attnflow.capture.predict import answered, masked_positions, places_of
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Runner
 from attnflow.capture.sublayer import layer_path
 from attnflow.edges import EDGES, normalization_of, normalized
 from attnflow.edges.weights import (
-    OF_LAYERS,
     Signed,
     check_signed,
     evidence_shares,
@@ -40,12 +38,12 @@ from attnflow.edges.weights import (
     signed_shares,
 )
 from attnflow.errors import InputError, ModelError
-from attnflow.importance.question import answer_text, check_of, score
+from attnflow.importance.question import check_of, score
 
 BY_GRADIENT = {"gradient": positive_gradient, "attention-gradient": positive_product}
 """Edges made from weights and their gradients, by name: from [..., head, query, key] to [..., query, key]."""
 
-TOGETHER = (*OF_LAYERS, *BY_GRADIENT, "answer")
+TOGETHER = (*BY_GRADIENT, "answer")
 """Edges that work for many texts at once, by the names of `attnflow.edges.EDGES`; the others take one text at a time."""
 
 
@@ -129,39 +127,24 @@ class Answers:
     """The model's likeliest answer to each text of a batch.
 
     kind: the same for all, as in `attnflow.importance.question.Question`. places: [text], the position that answers; None
-    if the whole text does. chosen: [text], the class or token. chances: [text], its probability, or the score itself.
-    logits: [text, class or token], at the answering places. of: the number that edges are about.
+    if the whole text does. logits: [text, class or token], at the answering places.
     """
 
     kind: str
     places: Tensor | None
     logits: Tensor
-    chosen: Tensor
-    chances: Tensor
-    of: str
-
-    def records(self, model: Runner) -> list[dict[str, Any]]:
-        """Return the answer of each text, as in the provenance of a trace. Waits for the GPU once."""
-        numbers, chances = torch.stack([self.chosen.double(), self.chances.double()]).tolist()
-        names = {number: answer_text(model, self.kind, [int(number)]) for number in set(numbers)}
-        measure = "score" if self.kind == "score" else "probability"
-        about = {"of": "score" if self.kind == "score" else self.of}
-        return [
-            {"kind": self.kind, "name": names[number], measure: chance, **about}
-            for number, chance in zip(numbers, chances, strict=True)
-        ]
 
 
 @dataclass(frozen=True, eq=False)
 class BatchEdges:
     """The weights of edges, [text, query, key] for each layer, zero if a text has no such position.
 
-    weights: as defined. answers: None if edges are not about an answer.
+    weights: as defined. answers: what they are about.
     """
 
     name: str
     weights: tuple[Tensor, ...]
-    answers: Answers | None
+    answers: Answers
 
     @property
     def whole(self) -> bool:
@@ -177,7 +160,7 @@ class BatchEdges:
 class BatchParts:
     """How the log-odds of each text's answer split over its tokens: [text, position] each, signed, zero at padding.
 
-    rows: what the requested queries read, at all layers. inputs: what the answer owes to each input, all the way down.
+    rows: what the answering positions read, at all layers. inputs: what the answer owes to each input, all the way down.
     log_odds, constants, gaps: [text], as in `attnflow.capture.frozen.BatchEvidence`.
     """
 
@@ -214,8 +197,6 @@ def edges_of(batch: TextBatch, name: str, of: str = "logit") -> BatchEdges:
         return answer_edges(batch)
     if name in BY_GRADIENT:
         return edges_by_gradient(batch, name, of)
-    if name in OF_LAYERS:
-        return edges_of_layers(batch, name)
     raise InputError(f"edges={name!r}: for a batch, expected {', '.join(map(repr, TOGETHER))}")
 
 
@@ -243,15 +224,6 @@ def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: st
     return BatchEdges(name, tuple(weights), answers)
 
 
-def edges_of_layers(batch: TextBatch, name: str) -> BatchEdges:
-    """Return edges that are not about an answer, by a forward pass: "mean", "max", "value-norm" or "head-norm"."""
-    batch.prepare()
-    layers = layers_of_texts(batch.model, batch.placed, batch.checked, batch.lengths)
-    weights = tuple(torch.where(batch.pairs, OF_LAYERS[name](layer), 0) for layer in layers)
-    _check_finite(batch, weights)
-    return BatchEdges(name, weights, None)
-
-
 def answer_edges(batch: TextBatch) -> BatchEdges:
     """Return edges "answer" of each text, about the log-odds of its own answer: a frozen forward and backward pass."""
     frozen = _run_frozen(batch)
@@ -264,42 +236,25 @@ def answer_edges(batch: TextBatch) -> BatchEdges:
     return BatchEdges("answer", tuple(weights), answers)
 
 
-def split(batch: TextBatch, queries: Tensor | None = None, *, natural: Sequence[int] | None = None) -> BatchParts:
+def split(batch: TextBatch, natural: Sequence[int] | None = None) -> BatchParts:
     """Split the log-odds of each text's own answer over its tokens: a frozen forward and backward pass.
 
-    queries: [text, position], 1 at the positions whose rows are requested; by default the one that answers. natural: the
-    position of each text to explain if the answer has no single place, for example that of a class token
-    (`attnflow.capture.assemble.natural_query`); by default the last position of a causal model, and all positions of
-    others.
+    natural: the position of each text to explain if the answer has no single place, for example that of a class token
+        (`attnflow.capture.assemble.natural_query`); by default the last position of a causal model, and all positions of
+        others.
     """
     # copied before the model runs, because a later copy would wait for it
-    wanted = None if queries is None else queries.to(batch.model.device)
     places = None if natural is None else torch.tensor(natural, device=batch.model.device)
     frozen = _run_frozen(batch)
     answers, score_of = _likeliest_answers(batch, frozen.logits, "log-odds")
-    taken = _taken(batch, answers, places) if wanted is None else wanted
+    taken = _taken(batch, answers, places)
     evidence = frozen.evidence_of_texts(score_of, taken=taken)
     rows = torch.stack(evidence.columns if taken is None else evidence.rows).sum(0, dtype=torch.float64)
     if batch.checked.causal:
         # what a position reads from itself stays there, so its part is what it holds at the bottom
-        rows = torch.where(batch.present if taken is None else taken > 0, evidence.own, rows)
+        rows = torch.where(batch.present if taken is None else taken, evidence.own, rows)
     rows, inputs = (torch.where(batch.present, parts, 0) for parts in (rows, evidence.own))
     return BatchParts(batch, answers, rows, inputs, evidence.y, evidence.constants, evidence.gaps)
-
-
-def pair_bytes(layers: int, heads: int, edges: str) -> int:
-    """Return about how many bytes a batch needs for each pair of a query and a key of each text, padding included.
-
-    In addition it needs for each token what the plain backward pass needs: for BERT, some nine states per layer.
-
-    >>> 2000 * 32**2 * pair_bytes(6, 12, "attention-gradient") >> 20  # MiB of 2,000 texts of 32 tokens
-    1500
-    """
-    if edges in BY_GRADIENT:  # all heads and their gradients, and what is left of each layer, in float32
-        return layers * (2 * heads + 2) * 4 + 3 * heads * 4
-    if edges == "answer":  # all heads, and the edges with their sum, with float64 on the way
-        return layers * (heads + 4) * 4 + 4 * heads * 4
-    return layers * (heads + 2) * 4  # edges by norms also need some vectors of a layer's width per head and token
 
 
 def _run_with_graph(batch: TextBatch) -> tuple[Tensor | None, list[Call]]:
@@ -351,12 +306,11 @@ def _likeliest_answers(batch: TextBatch, logits: Tensor | None, of: str) -> tupl
     with torch.no_grad():
         rows = rows_of(logits)
         chosen = rows.argmax(-1)
-        chances = score(model, kind, rows, chosen, 0, "probability")
 
     def score_of(logits: Tensor) -> Tensor:
         return score(model, kind, rows_of(logits), chosen, 0, of)
 
-    return Answers(kind, places, rows.detach(), chosen, chances, of), score_of
+    return Answers(kind, places, rows.detach()), score_of
 
 
 def _places(batch: TextBatch, logits: Tensor) -> tuple[str, Tensor | None]:

@@ -33,12 +33,12 @@ VECTORS = 1 << 24
 
 def mean(trace: Pass) -> Tensor:
     """Return ``mean_h A``: the weights of the paper."""
-    return _each(trace, mean_of)
+    return _each(trace, lambda layer: layer.weights.mean(-3))
 
 
 def largest(trace: Pass) -> Tensor:
     """Return ``max_h A``: what any head looks at."""
-    return _each(trace, largest_of)
+    return _each(trace, lambda layer: layer.weights.amax(-3))
 
 
 def effective(trace: Pass) -> Tensor:
@@ -81,7 +81,11 @@ def positive_product(weights: Tensor, gradient: Tensor) -> Tensor:
 
 def value_norm(trace: Pass) -> Tensor:
     """Return ``‖Σ_h A^h[q, k]·f^h(x_k)‖``: the length of what is added along the edge (Kobayashi et al. 2020, Eq. 6)."""
-    return _each(trace, value_norm_of)
+
+    def one(layer: Layer) -> Tensor:
+        return torch.cat([vectors.norm(dim=-1) for _, _, vectors in _added(layer, _sublayer(layer))], -2)
+
+    return _each(trace, one)
 
 
 def block_norm(trace: Pass) -> Tensor:
@@ -102,7 +106,13 @@ def head_norm(trace: Pass) -> Tensor:
     This is the sum of the lengths, whereas `value_norm` is the length of the sum: heads cannot cancel. Only one scale per
     head and key has to be kept, so these edges need no matrix (``memory="linear"``).
     """
-    return _each(trace, head_norm_of)
+
+    def one(layer: Layer) -> Tensor:
+        lengths = (layer.values @ _sublayer(layer).projection).norm(dim=-1)  # [head, key]
+        own = torch.diag_embed(layer.states.norm(dim=-1))
+        return torch.einsum("...hqk,...hk->...qk", layer.weights, lengths) + own
+
+    return _each(trace, one)
 
 
 def projection(trace: Pass) -> Tensor:
@@ -274,33 +284,6 @@ def values_named(signed: Signed, provenance: Mapping[str, Any]) -> dict[str, str
 
 def _measured(provenance: Mapping[str, Any]) -> str:
     return "score" if (provenance.get("answer") or {}).get("kind") == "score" else "log-odds"
-
-
-def mean_of(layer: Layer) -> Tensor:
-    return layer.weights.mean(-3)
-
-
-def largest_of(layer: Layer) -> Tensor:
-    return layer.weights.amax(-3)
-
-
-def value_norm_of(layer: Layer) -> Tensor:
-    return torch.cat([vectors.norm(dim=-1) for _, _, vectors in _added(layer, _sublayer(layer))], -2)
-
-
-def head_norm_of(layer: Layer) -> Tensor:
-    lengths = (layer.values @ _sublayer(layer).projection).norm(dim=-1)  # [..., head, key]
-    own = torch.diag_embed(layer.states.norm(dim=-1))
-    return torch.einsum("...hqk,...hk->...qk", layer.weights, lengths) + own
-
-
-OF_LAYERS: dict[str, Callable[[Layer], Tensor]] = {
-    "mean": mean_of,
-    "max": largest_of,
-    "value-norm": value_norm_of,
-    "head-norm": head_norm_of,
-}
-"""Edges that one layer gives on its own, without gradients, for one text or a batch: [..., query, key]."""
 
 
 def rows(weights: Tensor) -> Tensor:
