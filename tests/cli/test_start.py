@@ -35,7 +35,7 @@ COMMANDS = {
     "show": ["show", "the key"],
     "show of a page": ["show", "the key", "-o", "page.html"],
     "show of edges": ["show", "the key", "--edges", "alti"],
-    "show of heads": ["show", "the key", "--heads", "all"],
+    "show of heads": ["show", "the key", "--heads", "L1.1"],
     "answer": ["answer", "the key", "-m", "model"],
     "similarity": ["similarity", "the key", "the lock", "-m", "model"],
     "compare": ["compare", "the key"],

@@ -415,45 +415,6 @@ def test_heads(browser: Any, sentence: Case) -> None:
         assert selection(page)["h"] == "3.5"
 
 
-def test_heads_are_ranked_as_the_library_ranks_them(browser: Any, sentence: Case, pieces: Case, saved: Any) -> None:
-    for case in (sentence, pieces):
-        trace = case.trace
-        with opened(browser, case.path, "#v=heads") as page:
-            for name in ("previous", "next", "self", "first"):
-                page.get_by_label("rank heads by").select_option(name)
-                settle(page)
-                expected = trace.rank_heads(name)
-                rows = as_json(page, "ranking")
-                assert [row["head"] for row in rows] == [score.name for score in expected]
-                np.testing.assert_allclose(column(rows, "weight"), [s.weight for s in expected], rtol=0, atol=1e-6)
-                np.testing.assert_allclose(column(rows, "top"), [s.top for s in expected], rtol=0, atol=1e-12)
-                listed = table_of(page, ".ranking table")[1:]
-                assert [row[0] for row in listed] == [score.name for score in expected[:5]]
-                check_numbers([row[1] for row in listed], [score.weight for score in expected[:5]])
-            choose(page, v="heads", q=2, t=4, r="pair")
-            expected = trace.rank_heads([(2, 4)])
-            assert [row["head"] for row in as_json(page, "ranking")] == [score.name for score in expected]
-            page.get_by_role("button", name=f"{len(expected) - 5} more", exact=True).click()
-            assert page.locator(".ranking tbody tr").count() == len(expected)
-            page.locator(".ranking").get_by_role("button", name=expected[1].name, exact=True).click()
-            settle(page)
-            assert selection(page)["h"] == expected[1].name[1:] and selection(page)["r"] == "pair"
-            layer, head = expected[1].name[1:].split(".")
-            assert page.locator(".detail h3").inner_text() == f"L{layer} head {head}"
-    assert len(set(sentence.trace.tokens)) == len(sentence.trace.tokens)
-    with opened(browser, sentence.path, "#v=heads&r=same") as page:
-        says = page.locator(".ranking").inner_text()
-        assert says == "No token in this text has a matching token to look at."
-    tokens, weights = list("abacbad"), np.random.default_rng(0).dirichlet(np.ones(7), size=(2, 3, 7)).astype(np.float32)
-    with opened(browser, saved("twice", of_weights(weights, tokens)).path, "#v=heads") as page:
-        for name in ("same", "induction"):
-            choose(page, v="heads", r=name)
-            expected = af.rank_heads(weights, af.aligned_pairs(name, tokens))
-            rows = as_json(page, "ranking")
-            assert [row["head"] for row in rows] == [score.name for score in expected]
-            np.testing.assert_allclose(column(rows, "weight"), [s.weight for s in expected], rtol=0, atol=1e-6)
-
-
 def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
     trace = pieces.trace
     words = trace.words()

@@ -16,7 +16,6 @@ import { shadeStyle, shares, extent, cellCanvas } from "./colour.js";
 import { isAnswerEdges } from "./data.js";
 import { spearman } from "./maths.js";
 import { exportMenu, compareFigure } from "./keep.js";
-import { pinned } from "./pins.js";
 import { touched } from "./state.js";
 import { paintPatches, patchesOf, patchFigure } from "./patches.js";
 import { readerNotes, reliabilityOf } from "./notes.js";
@@ -343,10 +342,8 @@ export function comparePanel(page) {
   }
 
   function figureParts() {
-    const at = page.now(),
-      marked = pinned(data, at.unit, state.get().p).map(({ i }) => i);
+    const at = page.now();
     return {
-      pinned: at.inputs.map((i) => marked.includes(i)),
       tokens: at.inputs.map((i) => at.tokens[i]),
       joins: at.inputs.map((i, place) => place > 0 && at.joins[i]),
       methods: table.map((method) => ({ ...method, reason: method.values ? "" : "not computed" })),

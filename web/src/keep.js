@@ -1,7 +1,7 @@
 import { PALETTES, shade, inkOn } from "./colour.js";
 import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken, correlation } from "./draw.js";
 
-/** @import { Cells, Exported, MethodRow, Palette, View } from "./types" */
+/** @import { Cells, Exported, MethodRow, Palette } from "./types" */
 
 /** @param {string} name @param {Blob | string} content @param {string} [type] */
 export function download(name, content, type) {
@@ -65,10 +65,7 @@ function csv(rows) {
  * @returns {Record<string, () => void | Promise<void>>}
  */
 export function exportsOf(page, name, make, rows) {
-  const paper = () => {
-    const drawing = make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
-    return page.view ? withView(drawing, page, page.view()) : drawing;
-  };
+  const paper = () => make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
   return {
     SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
     PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
@@ -116,51 +113,6 @@ export function exportMenu(page, name, make, rows) {
   return el("details", { class: "export", "data-name": name }, summary, el("div", {}, buttons));
 }
 
-/** Add the view to a figure: as metadata, and the pins as a line below.
- *
- * @param {SVGElement} drawing
- * @param {Exported} page
- * @param {View} view
- */
-function withView(drawing, { data }, view) {
-  const lines = pinnedLines(view),
-    [, , width, height] = (drawing.getAttribute("viewBox") ?? "0 0 200 40").split(" ").map(Number);
-  const wide = Math.ceil(Math.max(width, ...lines.map((line) => textWidth(line, 10.5) + 4))),
-    high = height + 16 * lines.length;
-  if (lines.length) {
-    for (const node of [drawing, drawing.querySelector("rect")]) {
-      node?.setAttribute("width", String(wide));
-      node?.setAttribute("height", String(high));
-    }
-    drawing.setAttribute("viewBox", `0 0 ${wide} ${high}`);
-    lines.forEach((line, i) =>
-      drawing.append(label(2, height + 16 * i + 6, line, { "font-size": 10.5, fill: PALETTES.light.faint })),
-    );
-  }
-  drawing.prepend(svg("metadata", {}, printable(JSON.stringify({ text: data.text, model: data.model, view }))));
-  return drawing;
-}
-
-/** Write JSON without the two characters that XML does not allow.
- *
- * @param {string} json
- */
-const printable = (json) => json.replace(/[\ufffe\uffff]/g, (sign) => (sign === "\ufffe" ? "\\ufffe" : "\\uffff"));
-
-/** Describe the pins: tokens with their names, and groups.
- *
- * @param {View} view
- */
-export function pinnedLines({ pins = [], groups = [] }) {
-  const named = pins.map(({ token, name }) => (name ? `${name} (${plainToken(token)})` : plainToken(token)));
-  const members = (/** @type {number[]} */ positions) =>
-    pins.flatMap((pin, i) => (positions.includes(pin.position) ? named[i] : [])).join(", ");
-  return [
-    ...(pins.length ? [`pinned: ${named.join(", ")}`] : []),
-    ...groups.map(({ name, positions }) => `${name}: ${members(positions)}`),
-  ];
-}
-
 /** @param {Cells[]} table @param {Exported} page */
 function asObjects([head, ...rows], { data, view }) {
   return {
@@ -184,9 +136,8 @@ function asObjects([head, ...rows], { data, view }) {
  * @param {string} parts.foot
  * @param {Palette} parts.colours
  * @param {number} [parts.width]
- * @param {boolean[]} [parts.pinned] tokens that are marked
  */
-export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640, pinned = [] }) {
+export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640 }) {
   const size = 12,
     small = 10.5,
     gap = 3,
@@ -254,10 +205,6 @@ export function compareFigure({ tokens, joins, methods, title, foot, colours, wi
             direction: "ltr",
           }),
         );
-        if (pinned[i])
-          drawing.append(
-            svg("rect", { x: token.left, y: at + high - 2, width: token.own, height: 2, fill: colours.accent }),
-          );
       });
     (method.correlations ?? []).forEach((c, i) =>
       drawing.append(label(column(i), y + high / 2, correlation(c.value), { "text-anchor": "end", "font-size": size })),

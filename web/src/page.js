@@ -1,6 +1,5 @@
 import { el, between, button, messageOf, number, plainToken, makeTip, choice, press } from "./draw.js";
 import { shortName, topOf } from "./frame.js";
-import { namedTokens, pinsIn, pinsPanel, viewOf } from "./pins.js";
 import { exportsOf } from "./keep.js";
 import { leadFigure, leadRows } from "./lead-figure.js";
 import { keepControls } from "./share.js";
@@ -19,7 +18,6 @@ import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
 import { soundLead } from "./sound-lead.js";
 import { VIEW_NAMES, viewTabs } from "./views.js";
-import { ALIGNMENTS } from "./head-ranking.js";
 
 /** @import { Changed, Data, Now, Page, Palette, Panel, Selection, Server } from "./types" */
 
@@ -51,14 +49,12 @@ export function mount(root, data, prefix = "", server = null) {
     m: methodNames.find((name) => name === first.method) ?? methodNames[0] ?? "raw",
     h: "",
     k: "rollout",
-    r: "",
     o: "",
     cs: 1,
     ls: 0,
     a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,
-    p: "",
     c: "",
     theme: "",
   };
@@ -72,9 +68,7 @@ export function mount(root, data, prefix = "", server = null) {
       m: methodNames,
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
-      r: Object.keys(ALIGNMENTS),
       c: ["", ...methods.map(({ name }) => name)],
-      p: { includes: (text) => pinsIn(text, units.subwords.tokens.length) !== null },
       theme: ["", "light", "dark"],
     },
     prefix,
@@ -98,8 +92,7 @@ export function mount(root, data, prefix = "", server = null) {
   function now() {
     const s = state.get();
     const unit = s.u,
-      { special, parts } = units[unit],
-      tokens = namedTokens(data, unit, s.p);
+      { tokens, special, parts } = units[unit];
     const names = queryNames(data, unit);
     const query = between(data.firstQuery, s.q, names.length - 1);
     const at = data.layers.indexOf(s.l - 1),
@@ -194,8 +187,7 @@ export function mount(root, data, prefix = "", server = null) {
       views.section.scrollIntoView({ block: "start" });
     },
     switchTheme: theme.flip,
-    pin: (i) => pins.toggle(i),
-    view: () => viewOf(page),
+    view: () => state.text(),
     announce: (text) => {
       live.textContent = text;
     },
@@ -361,8 +353,6 @@ export function mount(root, data, prefix = "", server = null) {
         source: () => data.source,
         title: () => `${data.text.replace(/\s+/g, " ").trim().slice(0, 60)} · attnflow`,
         works: exportsOf(page, "page", figureOf, () => leadRows(page)),
-        view: () => viewOf(page),
-        text: data.text,
       }),
       theme.node,
       button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
@@ -463,14 +453,12 @@ export function mount(root, data, prefix = "", server = null) {
   /** @param {Changed} changed */
   function update(changed) {
     const start = performance.now();
-    if (changed?.has("p")) changed.add("u"); // names of pinned tokens appear wherever tokens do
     if (!changed || changed.has("u")) query.build();
     paintControls();
     const visible = parts.filter((part) => isOpen(part) && seen(part.node)); // before painting, which forces a new layout
     for (const part of parts)
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
-    pins.update(changed);
     second.update(changed);
     // panels out of view wait until the page is idle
     clearTimeout(later);
@@ -484,9 +472,7 @@ export function mount(root, data, prefix = "", server = null) {
   if (layers) everything.append(layers.node);
   if (data.levels.length) everything.append(views.section);
   everything.append(footer);
-  const pins = pinsPanel(page, node),
-    second = twoMethods(page, lead.node, prefix);
-  lead.node.after(pins.node);
+  const second = twoMethods(page, lead.node, prefix);
   node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
   root.replaceChildren(node, root.querySelector(".tip") ?? "");

@@ -131,7 +131,7 @@ export function pairView(
       prediction: alone ? first.prediction : [first.prediction, second.prediction],
     },
     announce,
-    view: () => ({ fragment: state.text() }),
+    view: () => state.text(),
   };
   const drawn = (/** @type {Palette} */ palette) =>
     pairFigure(columns(), sides(), [headline, change].map((node) => node.textContent).join(". "), palette);

@@ -158,7 +158,7 @@ export function showSimilarity(root, doc) {
   const subject = {
     data: { text: doc.texts.map(({ text }) => text), model: doc.model, prediction: null },
     announce,
-    view: () => ({ fragment: state.text() }),
+    view: () => state.text(),
   };
   const drawn = (/** @type {Palette} */ palette) =>
     similarityFigure(

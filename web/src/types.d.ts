@@ -26,7 +26,6 @@ export interface State<Values> {
   fragment(): string;
   /** The whole selection as text for files, and the selection of a text. */
   text(): string;
-  load(view: string): void;
 }
 
 // The document of one text, as view/document.py writes it.
@@ -183,14 +182,12 @@ export interface Selection {
   m: string;
   h: string;
   k: string;
-  r: string;
   o: string;
   cs: number;
   ls: number;
   a: string;
   x: number;
   d: number;
-  p: string;
   c: string;
   theme: string;
 }
@@ -266,24 +263,12 @@ export interface ServedRows {
   query: number;
   methods: Record<string, Table<Packed> | null>;
 }
-/** A pinned token, with an optional name and group. */
-export interface Pin {
-  position: number;
-  name: string;
-  group: string;
-}
-/** The view as files store it: see share.js. */
-export interface View {
-  fragment: string;
-  selection?: Record<string, string | number>;
-  pins?: (Pin & { token: string })[];
-  groups?: { name: string; positions: number[] }[];
-}
 /** The subject of exports. */
 export interface Exported {
   data: { text: unknown; model: unknown; prediction: unknown };
   announce(text: string): void;
-  view?(): View;
+  /** The selection, in the format of `State.text`. */
+  view?(): string;
 }
 export interface Page {
   data: Data;
@@ -307,9 +292,7 @@ export interface Page {
   soon(name: string, work: () => void): void;
   whyNot(name: string): Child[];
   whyNoHeads(): string;
-  /** Pins or unpins a token. */
-  pin(i: number): void;
-  view(): View;
+  view(): string;
 }
 export interface Panel {
   node: HTMLElement;

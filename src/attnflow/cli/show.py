@@ -159,7 +159,7 @@ def show(
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value is not None}
     if heads is not None:
-        check_heads(heads, method, {**chosen, **({"beside": True} if paired else {})}, output)
+        check_heads(heads, method, {**chosen, **({"beside": True} if paired else {})})
     if method is None:
         about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
         method = "rollout" if about_state or edges not in (None, "answer") else METHOD
@@ -202,7 +202,7 @@ def show(
     check_reads_text(loaded, text)
     if heads is not None:
         show_heads(
-            loaded, item, heads, query, method=None if by_default else own, layer=layer, words=words, target=target,
+            loaded, item, heads, query, method=None if by_default else own, words=words, target=target,
             truncate=truncate, special=special, output=output, as_json=as_json,
         )  # fmt: skip
         return
