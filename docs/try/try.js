@@ -1,11 +1,9 @@
-"use strict";(()=>{function l(t,r={},...e){return O(document.createElement(t),r,e)}function C(t){return[t].flat(1/0).filter(e=>e!=null&&e!==!1)}function O(t,r,e){for(let[o,s]of Object.entries(r))s==null||
-s===!1||(typeof s=="function"?t.addEventListener(o.slice(2),s):t.setAttribute(o,s===!0?"":String(s)));return t.append(...C(
-e)),t}var b=t=>t instanceof Error?t.message:String(t);function N(t,r=3){return t===1/0?"∞":Number.isFinite(t)?t!==0&&Math.abs(
-t)<.5*10**-r?t.toExponential(1).replace("e-","e−").replace(/^-/,"−"):t.toFixed(r).replace("-","−"):"–"}function k(t,r,e={}){return l("button",{type:"button",onclick:r,...e},t)}function F(t,r){return t.map(({rows:e,cols:o,values:s,carried:n,residual:a})=>{if(!a||r===0)return{rows:e,cols:o,values:new Float64Array(
-s),carried:n};let i=s.slice(),[h,f]=s instanceof Float32Array?[1-r,r].map(Math.fround):[1-r,r];for(let c=0;c<i.length;c++)
-i[c]*=h;for(let c=0;c<Math.min(e,o);c++)i[c*o+c]+=f;return{rows:e,cols:o,values:new Float64Array(i),carried:n}})}function q(t,{rows:r,cols:e,values:o}){let s=new Float64Array(e),n=0;for(;n+3<r;n+=4){let a=t[n],i=t[n+1],h=t[n+2],f=t[n+
-3];if(!(a===0&&i===0&&h===0&&f===0))for(let c=0,u=n*e;c<e;c++,u++)s[c]+=a*o[u]+i*o[u+e]+h*o[u+2*e]+f*o[u+3*e]}for(;n<r;n++)
-for(let a=0;a<e;a++)s[a]+=t[n]*o[n*e+a];return s}function j(t,r){return r.reduceRight((e,o)=>q(e,o),t)}function S(t,r,e){let{cols:o,values:s}=t[r];return j(s.slice(e*o,(e+1)*o),t.slice(0,r))}var x={layers:48,positions:128},M={tokens:"[CLS] the key to the cabinets [EOS]",weights:`[[[0.25395, 0.04134, 0.05665, 0\
+"use strict";(()=>{function a(t,n={},...e){return R(document.createElement(t),n,e)}function O(t){return[t].flat(1/0).filter(e=>e!=null&&e!==!1)}function R(t,n,e){for(let[s,r]of Object.entries(n))r==null||
+r===!1||(typeof r=="function"?t.addEventListener(s.slice(2),r):t.setAttribute(s,r===!0?"":String(r)));return t.append(...O(
+e)),t}var x=t=>t instanceof Error?t.message:String(t);function S(t,n=3){return t===1/0?"∞":Number.isFinite(t)?t!==0&&Math.abs(
+t)<.5*10**-n?t.toExponential(1).replace("e-","e−").replace(/^-/,"−"):t.toFixed(n).replace("-","−"):"–"}function k(t,n,e={}){return a("button",{type:"button",onclick:n,...e},t)}var N=(t,n)=>t.map(e=>{if(!e.residual)return e;let s=Float64Array.from(e.values,r=>(1-n)*r);for(let r=0;r<Math.min(e.rows,
+e.cols);r++)s[r*e.cols+r]+=n;return{...e,values:s}});function q(t,{rows:n,cols:e,values:s}){let r=new Float64Array(e);for(let o=0;o<n;o++)if(t[o])for(let i=0;i<e;i++)r[i]+=t[o]*
+s[o*e+i];return r}function M(t,n,e){let{cols:s,values:r}=t[n];return t.slice(0,n).reduceRight(q,Float64Array.from(r.subarray(e*s,(e+1)*s)))}var g={layers:48,positions:128},F={tokens:"[CLS] the key to the cabinets [EOS]",weights:`[[[0.25395, 0.04134, 0.05665, 0\
 .02781, 0.00842, 0.48751, 0.12432],
   [0.54555, 0.10294, 0.20528, 0.00916, 0.02912, 0.05171, 0.05624],
   [0.06805, 0.25432, 0.13207, 0.36745, 0.04409, 0.03945, 0.09457],
@@ -47,35 +45,35 @@ for(let a=0;a<e;a++)s[a]+=t[n]*o[n*e+a];return s}function j(t,r){return r.reduce
   [0.06236, 0.19052, 0.05118, 0.31767, 0.15497, 0.15614, 0.06716],
   [0.06904, 0.16039, 0.14702, 0.27872, 0.16633, 0.126, 0.0525],
   [0.11265, 0.14081, 0.19048, 0.11874, 0.11629, 0.14078, 0.18025],
-  [0.15017, 0.14557, 0.15774, 0.04445, 0.0482, 0.18054, 0.27335]]]`};async function P(t){let r=Uint8Array.from(atob(t),n=>n.
-charCodeAt(0)),e=await WebAssembly.compile(r),o={};for(let{module:n,name:a}of WebAssembly.Module.imports(e))(o[n]??={})[a]=
-()=>{if(a==="proc_exit")throw new Error("the solver stopped");return 0};let s=(await WebAssembly.instantiate(e,o)).exports;
-return s._initialize(),s}function R(t,r,e){let o=r[0].cols,s=o*o,n=t.malloc(8*s*r.length),a=t.malloc(8*o),i=new Float64Array(
-t.memory.buffer,n,s*r.length);r.forEach((f,c)=>i.set(f.values,c*s)),t.flow_row(n,r.length,o,e,a);let h=new Float64Array(
-t.memory.buffer,a,o).slice();return t.free(n),t.free(a),h}function U(t){let r;try{r=JSON.parse(t)}catch(n){throw new Error(
-`The weights are not JSON (${b(n)}). Expected nested lists of numbers.`)}let e=v(r,"The weights are");if(e.length>x.layers)
-throw new Error(`There are ${e.length} layers. This page takes ${x.layers}.`);let o=e.map((n,a)=>{let i=v(n,`L${a+1} is`),
-f=(Array.isArray(i[0])&&Array.isArray(i[0][0])?i:[i]).map(p=>W(p,a)),c=f[0].map((p,w)=>f.reduce((m,d)=>m+d[w],0)/f.length),
-u=Math.sqrt(c.length);return{rows:u,cols:u,values:c,carried:[0,0],residual:!0}}),s=o.findIndex(n=>n.rows!==o[0].rows);if(s>
-0)throw new Error(`L${s+1} has ${o[s].rows} positions, and L1 has ${o[0].rows}. Expected the same.`);return o}function W(t,r){
-let e=v(t,`L${r+1} is`).map(n=>v(n,`A row of L${r+1} is`)),o=e.length;if(o>x.positions)throw new Error(`There are ${o} p\
-ositions. This page takes ${x.positions}.`);let s=e.findIndex(n=>n.length!==o);if(s>=0)throw new Error(`Row ${s} of L${r+
-1} has ${e[s].length} weights. Expected ${o}, one for each position.`);return new Float64Array(e.flat().map(n=>{if(typeof n!=
-"number"||!(n>=0)||n===1/0)throw new Error(`L${r+1} has the weight ${JSON.stringify(n)}. Expected numbers from 0 on.`);return n}))}
-function v(t,r){if(!Array.isArray(t)||!t.length)throw new Error(`${r} no list, or an empty one. Expected a list.`);return t}
-function _(t,r){let e=l("textarea",{rows:"10",spellcheck:"false","aria-label":"attention weights"}),o=l("input",{"aria-l\
-abel":"tokens, separated by spaces"}),s=l("input",{type:"number",min:"0",max:"1",step:"0.1",value:"0.5"}),n=l("select"),
-a=l("select"),i=l("div",{"aria-live":"polite"});function h(){try{let u=U(e.value),p=Number(s.value);if(s.value===""||!(p>=
-0&&p<=1))throw new Error(`The residual weight is ${s.value||"empty"}. Expected a number from 0 to 1.`);let w=o.value.trim().
-split(/\s+/),m=u[0].rows,d=Array.from({length:m},(L,y)=>w.length===m?w[y]:String(y));I(n,u.map((L,y)=>`L${y+1}`),u.length-
-1),I(a,d,0);let A=Number(n.value),g=Number(a.value),E=F(u,p).slice(0,A+1),T=u[A].values.slice(g*m,(g+1)*m);B(i,d,[T,S(E,
-A,g),R(r,E,g)])}catch(u){i.replaceChildren(l("p",{class:"try-error"},b(u)))}}let f=k("example",()=>{[e.value,o.value]=[M.
-weights,M.tokens],h()}),c=[l("label",{},"layer ",n),l("label",{},"query ",a),l("label",{},"residual weight ",s)];t.replaceChildren(
-l("label",{},"attention weights: [layer][query][key] or [layer][head][query][key]",e),l("label",{},"tokens (optional)",o),
-l("p",{class:"try-fields"},...c,f),i);for(let u of[e,o,s,n,a])u.addEventListener("input",h);f.click()}function I(t,r,e){
-let o=t.value!==""&&Number(t.value)<r.length?t.value:String(e);t.replaceChildren(...r.map((s,n)=>l("option",{value:String(
-n)},s))),t.value=o}function B(t,r,e){let o=r.map((n,a)=>l("tr",{},l("th",{scope:"row"},n),...e.map(i=>l("td",{"data-valu\
-e":String(i[a])},l("span",{class:"try-bar",style:`width:${4*i[a]}em`}),N(i[a]))))),s=["token","raw","rollout","flow"].map(
-n=>l("th",{scope:"col"},n));t.replaceChildren(l("table",{},l("thead",{},l("tr",{},...s)),l("tbody",{},...o)))}var $=document.
-querySelector("#try");$ instanceof HTMLElement&&P(globalThis.attnflowSolver).then(t=>_($,t),t=>$.textContent=`This brows\
-er cannot run the solver: ${b(t)}`);})();
+  [0.15017, 0.14557, 0.15774, 0.04445, 0.0482, 0.18054, 0.27335]]]`};async function I(t){let n=Uint8Array.from(atob(t),o=>o.
+charCodeAt(0)),e=await WebAssembly.compile(n),s={};for(let{module:o,name:i}of WebAssembly.Module.imports(e))(s[o]??={})[i]=
+()=>{if(i==="proc_exit")throw new Error("the solver stopped");return 0};let r=(await WebAssembly.instantiate(e,s)).exports;
+return r._initialize(),r}function W(t,n,e){let s=n[0].cols,r=s*s,o=t.malloc(8*r*n.length),i=t.malloc(8*s),l=new Float64Array(
+t.memory.buffer,o,r*n.length);n.forEach((u,f)=>l.set(u.values,f*r)),t.flow_row(o,n.length,s,e,i);let m=new Float64Array(
+t.memory.buffer,i,s).slice();return t.free(o),t.free(i),m}function _(t){let n;try{n=JSON.parse(t)}catch(o){throw new Error(
+`The weights are not JSON (${x(o)}). Expected nested lists of numbers.`)}let e=v(n,"The weights are");if(e.length>g.layers)
+throw new Error(`There are ${e.length} layers. This page takes ${g.layers}.`);let s=e.map((o,i)=>{let l=v(o,`L${i+1} is`),
+u=(Array.isArray(l[0])&&Array.isArray(l[0][0])?l:[l]).map(p=>j(p,i)),f=u[0].map((p,d)=>u.reduce((h,w)=>h+w[d],0)/u.length),
+c=Math.sqrt(f.length);return{rows:c,cols:c,values:f,carried:[0,0],residual:!0}}),r=s.findIndex(o=>o.rows!==s[0].rows);if(r>
+0)throw new Error(`L${r+1} has ${s[r].rows} positions, and L1 has ${s[0].rows}. Expected the same.`);return s}function j(t,n){
+let e=v(t,`L${n+1} is`).map(o=>v(o,`A row of L${n+1} is`)),s=e.length;if(s>g.positions)throw new Error(`There are ${s} p\
+ositions. This page takes ${g.positions}.`);let r=e.findIndex(o=>o.length!==s);if(r>=0)throw new Error(`Row ${r} of L${n+
+1} has ${e[r].length} weights. Expected ${s}, one for each position.`);return new Float64Array(e.flat().map(o=>{if(typeof o!=
+"number"||!(o>=0)||o===1/0)throw new Error(`L${n+1} has the weight ${JSON.stringify(o)}. Expected numbers from 0 on.`);return o}))}
+function v(t,n){if(!Array.isArray(t)||!t.length)throw new Error(`${n} no list, or an empty one. Expected a list.`);return t}
+function z(t,n){let e=a("textarea",{rows:"10",spellcheck:"false","aria-label":"attention weights"}),s=a("input",{"aria-l\
+abel":"tokens, separated by spaces"}),r=a("input",{type:"number",min:"0",max:"1",step:"0.1",value:"0.5"}),o=a("select"),
+i=a("select"),l=a("div",{"aria-live":"polite"});function m(){try{let c=_(e.value),p=Number(r.value);if(r.value===""||!(p>=
+0&&p<=1))throw new Error(`The residual weight is ${r.value||"empty"}. Expected a number from 0 to 1.`);let d=s.value.trim().
+split(/\s+/),h=c[0].rows,w=Array.from({length:h},(C,y)=>d.length===h?d[y]:String(y));T(o,c.map((C,y)=>`L${y+1}`),c.length-
+1),T(i,w,0);let $=Number(o.value),b=Number(i.value),A=N(c,p).slice(0,$+1),L=c[$].values.slice(b*h,(b+1)*h);H(l,w,[L,M(A,
+$,b),W(n,A,b)])}catch(c){l.replaceChildren(a("p",{class:"try-error"},x(c)))}}let u=k("example",()=>{[e.value,s.value]=[F.
+weights,F.tokens],m()}),f=[a("label",{},"layer ",o),a("label",{},"query ",i),a("label",{},"residual weight ",r)];t.replaceChildren(
+a("label",{},"attention weights: [layer][query][key] or [layer][head][query][key]",e),a("label",{},"tokens (optional)",s),
+a("p",{class:"try-fields"},...f,u),l);for(let c of[e,s,r,o,i])c.addEventListener("input",m);u.click()}function T(t,n,e){
+let s=t.value!==""&&Number(t.value)<n.length?t.value:String(e);t.replaceChildren(...n.map((r,o)=>a("option",{value:String(
+o)},r))),t.value=s}function H(t,n,e){let s=n.map((o,i)=>a("tr",{},a("th",{scope:"row"},o),...e.map(l=>a("td",{"data-valu\
+e":String(l[i])},a("span",{class:"try-bar",style:`width:${4*l[i]}em`}),S(l[i]))))),r=["token","raw","rollout","flow"].map(
+o=>a("th",{scope:"col"},o));t.replaceChildren(a("table",{},a("thead",{},a("tr",{},...r)),a("tbody",{},...s)))}var E=document.
+querySelector("#try");E instanceof HTMLElement&&I(globalThis.attnflowSolver).then(t=>z(E,t),t=>E.textContent=`This brows\
+er cannot run the solver: ${x(t)}`);})();

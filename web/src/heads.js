@@ -27,7 +27,7 @@ export function headsPanel(page) {
       {},
       pick,
       el("p", { class: "hint" }, "one row per layer, one column per head; each strip is the text"),
-      exportMenu(page, "heads", draw, csvRows),
+      exportMenu(page, "heads", null, csvRows),
     ),
     holder,
     detail,
@@ -218,7 +218,6 @@ export function headsPanel(page) {
       heatMap({
         rows: whole,
         columns: at.inputs,
-        live: true,
         rowNames: at.names.slice(data.firstQuery),
         columnNames: at.inputs.map((i) => at.tokens[i]),
         title: `attention of ${at.layerNames[l]} head ${h + 1}: rows are queries, columns are inputs`,
@@ -232,7 +231,7 @@ export function headsPanel(page) {
       el("h3", {}, `${at.layerNames[l]} head ${h + 1}`),
       line("raw", own),
       single && state.get().k !== "raw" ? line("rollout", rows[l][h]) : "",
-      map ? el("figure", {}, map.shown, map.scale && scaleBar(map.scale, colours)) : "",
+      map ? el("figure", {}, map.shown, scaleBar(map.scale, colours)) : "",
     );
   }
 

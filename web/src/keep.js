@@ -60,15 +60,17 @@ function csv(rows) {
  *
  * @param {Exported} page
  * @param {string} name
- * @param {(colours: Palette) => SVGElement | null} make returns null if there is nothing to draw
+ * @param {((colours: Palette) => SVGElement | null) | null} make null if there is no figure; returns null if there is nothing to draw
  * @param {() => Cells[]} rows
  * @returns {Record<string, () => void | Promise<void>>}
  */
 export function exportsOf(page, name, make, rows) {
-  const paper = () => make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
+  const paper = () => make?.(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
   return {
-    SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
-    PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
+    ...(make && {
+      SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
+      PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
+    }),
     CSV: () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv"),
     JSON: () => download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), page), null, 1), "application/json"),
   };
@@ -104,7 +106,7 @@ export function savingButtons(works, name, announce) {
  *
  * @param {Exported} page
  * @param {string} name
- * @param {(colours: Palette) => SVGElement | null} make
+ * @param {((colours: Palette) => SVGElement | null) | null} make
  * @param {() => Cells[]} rows
  */
 export function exportMenu(page, name, make, rows) {

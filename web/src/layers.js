@@ -17,14 +17,12 @@ const NAMED = 72;
  * @param {string[]} parts.columnNames
  * @param {string} parts.title
  * @param {Palette} parts.colours
- * @param {boolean} [parts.stretch] scale each row separately
  * @param {boolean} [parts.down]
  * @param {number} [parts.width]
  * @param {number} [parts.cell] height of a row
  * @param {number} [parts.chosenRow]
  * @param {number} [parts.chosenColumn]
  * @param {number[] | null} [parts.columns] the columns to show
- * @param {boolean} [parts.live] on screen, where a canvas may be below the names
  */
 export function heatMap({
   rows,
@@ -32,14 +30,12 @@ export function heatMap({
   columnNames,
   title,
   colours,
-  stretch = false,
   down = false,
   width = 340,
   cell = 16,
   chosenRow = -1,
   chosenColumn = -1,
   columns = null,
-  live = false,
 }) {
   const some = columns && columns.length < rows[0].length ? columns : null;
   const values = some ? rows.map((row) => some.map((i) => row[i])) : rows;
@@ -64,11 +60,10 @@ export function heatMap({
   const wide = Math.max(left + n * w + 16, textWidth(title, 12) + 8),
     high = top + count * h + foot;
   const drawing = figure(Math.ceil(wide), Math.ceil(high), colours, title, 9);
-  const one = extent(values, false),
-    limits = values.map((row) => (stretch ? extent([row], true) : one));
-  /** @param {number} value @param {number} r */
-  const shareOf = (value, r) => {
-    const [least, most] = limits[r];
+  const scale = extent(values, false),
+    [least, most] = scale;
+  /** @param {number} value */
+  const shareOf = (value) => {
     if (least < 0) return value / (Math.max(-least, most) || 1);
     return most > least ? (value - least) / (most - least) : value > 0 ? 0.5 : 0;
   };
@@ -84,7 +79,7 @@ export function heatMap({
             y: y(r),
             width: w,
             height: h,
-            fill: shade(colours, shareOf(value, r)),
+            fill: shade(colours, shareOf(value)),
             stroke: colours.paper,
             "stroke-width": 0.6,
           }),
@@ -94,33 +89,18 @@ export function heatMap({
             label(left + (c + 0.5) * w, y(r) + h / 2 + 0.5, value.toFixed(2), {
               "text-anchor": "middle",
               "font-size": 9.5,
-              fill: inkOn(colours, shareOf(value, r)),
+              fill: inkOn(colours, shareOf(value)),
             }),
           );
       }),
     );
   } else {
     const order = down ? values : [...values].reverse();
-    const cells = cellCanvas(order, (value, r) => shareOf(value, down ? r : count - 1 - r), colours);
-    if (live) {
-      // behind the lines and names: painting a canvas is much faster than encoding it as an image
-      cells.style.cssText = `left:${left}px;top:${top}px;width:${n * w}px;height:${count * h}px`;
-      cells.setAttribute("aria-hidden", "true");
-      drawing.firstChild?.remove();
-      under = cells;
-    } else {
-      drawing.append(
-        svg("image", {
-          x: left,
-          y: top,
-          width: n * w,
-          height: count * h,
-          href: cells.toDataURL(),
-          preserveAspectRatio: "none",
-          style: "image-rendering:pixelated",
-        }),
-      );
-    }
+    // behind the lines and names: painting a canvas is much faster than encoding it as an image
+    under = cellCanvas(order, shareOf, colours);
+    under.style.cssText = `left:${left}px;top:${top}px;width:${n * w}px;height:${count * h}px`;
+    under.setAttribute("aria-hidden", "true");
+    drawing.firstChild?.remove();
   }
   rowNames.forEach((name, r) => {
     if ((count > NAMED || h < 9.5) && r !== 0 && r !== count - 1 && r !== chosenRow) return;
@@ -173,7 +153,7 @@ export function heatMap({
   return {
     node: drawing,
     shown: under ? el("div", { class: "map" }, under, drawing) : drawing,
-    scale: stretch ? null : one,
+    scale,
     /** @param {MouseEvent} event */
     cellAt(event) {
       const box = drawing.getBoundingClientRect(),
@@ -184,40 +164,6 @@ export function heatMap({
       return c >= 0 && c < n && r >= 0 && r < count ? { row: r, column: c } : null;
     },
   };
-}
-
-/** Draw a map with its scale below, for export.
- *
- * @param {HeatMap} map
- * @param {Palette} colours
- */
-function withScale(map, colours) {
-  if (!map.scale) return map.node;
-  const [wide, high] = ["width", "height"].map((name) => Number(map.node.getAttribute(name))),
-    bar = scaleBar(map.scale, colours);
-  bar.setAttribute("y", String(high + 4));
-  const drawing = figure(Math.max(wide, 162), high + 30, colours, map.node.getAttribute("aria-label") ?? "");
-  drawing.append(map.node, bar);
-  return drawing;
-}
-
-/** Join several figures side by side, for export.
- *
- * @param {SVGElement[]} figures
- * @param {Palette} colours
- */
-function beside(figures, colours, gap = 18) {
-  let x = 0,
-    high = 0;
-  for (const one of figures) high = Math.max(high, Number(one.getAttribute("height")));
-  const parts = figures.map((one) => {
-    one.setAttribute("x", String(x));
-    x += Number(one.getAttribute("width")) + gap;
-    return one;
-  });
-  const drawing = figure(x - gap, high, colours, parts.map((part) => part.getAttribute("aria-label")).join("; "));
-  drawing.append(...parts);
-  return drawing;
 }
 
 /** Draw the scale of a map, from light to dark.
@@ -248,10 +194,6 @@ export function layersPanel(page) {
   const small = el("div", { class: "maps" }),
     whole = el("div", { class: "maps whole" }),
     note = el("p", { class: "hint" });
-  const stretch = el("input", {
-    type: "checkbox",
-    onchange: (event) => state.set({ ls: event.target.checked ? 1 : 0 }),
-  });
   const methods = () => page.methods.filter((method) => !method.importance);
   const pick = choice("method of the map", Object.fromEntries(methods().map((m) => [m.name, m.title])), "", (name) =>
     state.set({ m: name }),
@@ -264,8 +206,7 @@ export function layersPanel(page) {
       {},
       el("h2", {}, "Layers"),
       el("p", { class: "hint" }, "one row per layer, one column per token; click a cell to select both"),
-      el("label", {}, stretch, " shade each layer from its lowest to its highest"),
-      exportMenu(page, "layers", exported, csvRows),
+      exportMenu(page, "layers", null, csvRows),
     ),
     small,
     el(
@@ -274,22 +215,10 @@ export function layersPanel(page) {
       el("h3", {}, "One layer, every query"),
       pick,
       note,
-      exportMenu(page, "map", exportedMap, mapRows),
+      exportMenu(page, "map", null, mapRows),
     ),
     whole,
   );
-
-  /** @param {Palette} colours */
-  function exported(colours) {
-    const figures = drawn(colours).map(({ map }) => withScale(map, colours));
-    return figures.length ? beside(figures, colours) : null;
-  }
-
-  /** @param {Palette} colours */
-  function exportedMap(colours) {
-    const map = drawWhole(colours);
-    return map && withScale(map, colours);
-  }
 
   /** Collect the rows of each method that has values for the selection. */
   const present = () =>
@@ -299,7 +228,7 @@ export function layersPanel(page) {
     });
 
   /** @param {Palette} colours */
-  function drawn(colours, live = false) {
+  function drawn(colours) {
     const at = page.now();
     const shown = present();
     const room = Math.max(240, (page.width() - 36 - 48) / Math.max(1, Math.min(3, shown.length)));
@@ -309,12 +238,10 @@ export function layersPanel(page) {
       map: heatMap({
         rows: all.rows,
         columns: at.inputs,
-        live,
         rowNames: at.layerNames,
         columnNames: at.inputs.map((i) => at.tokens[i]),
         title: method.title + (all.exact ? "" : " ≈"),
         colours,
-        stretch: !!state.get().ls,
         width: room,
         cell: data.layers.length > 16 ? 11 : 17,
         chosenRow: at.layer,
@@ -326,11 +253,11 @@ export function layersPanel(page) {
   function wholeRows() {
     const at = page.now(),
       { m } = state.get();
-    return page.data.map(m, at.unit, at.layer, at.field);
+    return page.data.map(m, at.unit, at.layer);
   }
 
   /** @param {Palette} colours */
-  function drawWhole(colours, live = false) {
+  function drawWhole(colours) {
     const at = page.now(),
       rows = wholeRows();
     if (!rows) return null;
@@ -339,7 +266,6 @@ export function layersPanel(page) {
     return heatMap({
       rows,
       columns: at.inputs,
-      live,
       rowNames: names,
       columnNames: at.inputs.map((i) => at.tokens[i]),
       title: `${page.titleOf(state.get().m)} at ${at.layerName}: rows are queries, columns are inputs`,
@@ -374,9 +300,8 @@ export function layersPanel(page) {
   function paint() {
     const colours = page.colours(),
       at = page.now();
-    stretch.checked = !!state.get().ls;
     small.replaceChildren(
-      ...drawn(colours, true).map(({ method, all, map }) => {
+      ...drawn(colours).map(({ method, all, map }) => {
         pointed(
           map,
           ({ row, column }) => [
@@ -386,12 +311,7 @@ export function layersPanel(page) {
           ({ row, column }) => state.set({ l: data.layers[row] + 1, t: at.inputs[column] }),
         );
         const order = at.inputs.slice(0, 64);
-        const holder = el(
-          "figure",
-          { "data-method": method.name },
-          map.shown,
-          map.scale && scaleBar(map.scale, colours),
-        );
+        const holder = el("figure", { "data-method": method.name }, map.shown, scaleBar(map.scale, colours));
         page.soon(`table ${method.name}`, () =>
           holder.append(
             hiddenTable(
@@ -410,7 +330,7 @@ export function layersPanel(page) {
     const colours = page.colours(),
       at = page.now();
     press(pick, state.get().m);
-    const map = drawWhole(colours, true),
+    const map = drawWhole(colours),
       rows = wholeRows();
     note.textContent = "";
     if (!map || !rows) {
@@ -433,7 +353,7 @@ export function layersPanel(page) {
       ],
       ({ row, column }) => state.set({ q: data.firstQuery + row, t: at.inputs[column] }),
     );
-    const holder = el("figure", {}, map.shown, map.scale && scaleBar(map.scale, colours));
+    const holder = el("figure", {}, map.shown, scaleBar(map.scale, colours));
     whole.replaceChildren(holder);
     const most = 32;
     page.soon("table of the map", () =>
@@ -480,12 +400,12 @@ export function layersPanel(page) {
     ];
   }
 
-  const both = ["q", "l", "t", "u", "s", "f", "theme", "rows", "width"];
+  const both = ["q", "l", "t", "u", "s", "theme", "rows", "width"];
   return {
     node,
     /** @type {Panel[]} */
     parts: [
-      { node: small, update: (changed) => touched(changed, ...both, "ls") && paint() },
+      { node: small, update: (changed) => touched(changed, ...both) && paint() },
       { node: whole, update: (changed) => touched(changed, ...both, "m") && paintWhole() },
     ],
   };

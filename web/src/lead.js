@@ -313,8 +313,8 @@ export function leadPanel(page, pictured) {
         spoken ? "Where in the audio did the model look when it wrote the word?" : (lead?.method.asks ?? "")
       ).replace(/\bword(?=s?\b)/g, alone && !spoken ? (data.sound ? "second" : "place") : "word");
       if (touched(changed, "u")) build();
-      if (touched(changed, "u", "q", "l", "f", "a", "rows")) drawHeadline();
-      if (touched(changed, "u", "q", "l", "f", "a", "x", "t", "theme", "rows")) {
+      if (touched(changed, "u", "q", "l", "a", "rows")) drawHeadline();
+      if (touched(changed, "u", "q", "l", "a", "x", "t", "theme", "rows")) {
         shadeText();
         drawAside();
         drawList();

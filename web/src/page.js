@@ -7,7 +7,7 @@ import { twoMethods } from "./two-methods.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { queryNames } from "./data.js";
-import { FIELDS, methodsOf, rowMethods } from "./methods.js";
+import { methodsOf, rowMethods } from "./methods.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
 import { leadOf } from "./headline.js";
@@ -43,15 +43,12 @@ export function mount(root, data, prefix = "", server = null) {
     t: -1,
     u: first.unit ?? "subwords",
     s: first.special === false ? 0 : 1,
-    f: first.field ?? "",
     v: "graph",
-    g: "carried",
     m: methodNames.find((name) => name === first.method) ?? methodNames[0] ?? "raw",
     h: "",
     k: "rollout",
     o: "",
     cs: 1,
-    ls: 0,
     a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,
@@ -62,9 +59,7 @@ export function mount(root, data, prefix = "", server = null) {
     { ...selection },
     {
       u: Object.keys(units),
-      f: data.causal ? Object.keys(FIELDS) : [""],
       v: VIEW_NAMES,
-      g: ["carried", "weights", "attention"],
       m: methodNames,
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
@@ -114,7 +109,6 @@ export function mount(root, data, prefix = "", server = null) {
       layerNames,
       layerName: layerNames[layer],
       queryName: plainToken(names[query], data.isPool(unit, query) ? 60 : undefined),
-      field: s.f,
       joins: joins(unit),
     };
   }
@@ -152,7 +146,7 @@ export function mount(root, data, prefix = "", server = null) {
     const at = now(),
       worth = data.importance.findIndex((one) => one.name === name);
     if (worth >= 0) return { row: data.worth(at.unit)[worth].values, rows: [], exact: true };
-    const all = data.rows(name, at.unit, at.query, at.field);
+    const all = data.rows(name, at.unit, at.query);
     return all && { ...all, row: all.rows[at.layer] };
   }
 
@@ -162,7 +156,6 @@ export function mount(root, data, prefix = "", server = null) {
     state,
     methods,
     server,
-    fields: FIELDS,
     modelName: shortName(data.model.model),
     tip: makeTip(root),
     colours,
@@ -200,8 +193,6 @@ export function mount(root, data, prefix = "", server = null) {
     whyNot(name) {
       const at = now(),
         queries = data.methods[at.unit]?.[name]?.queries ?? [];
-      if (name === "flow" && at.field === "layer" && data.methods[at.unit]?.flow && !data.methods[at.unit].flow?.layer)
-        return ["Layer-by-layer flow was not computed for this long text."];
       if (server && name === "flow" && data.levels.length) return ["solving …"];
       if (!queries.length) return [`This page does not include ${page.titleOf(name)}.`];
       return [
@@ -228,13 +219,6 @@ export function mount(root, data, prefix = "", server = null) {
     type: "checkbox",
     onchange: (event) => state.set({ s: event.target.checked ? 1 : 0 }),
   });
-  const field = data.causal
-    ? el(
-        "select",
-        { "aria-label": "receptive field", onchange: (event) => state.set({ f: event.target.value }) },
-        Object.entries(FIELDS).map(([value, text]) => el("option", { value }, text)),
-      )
-    : null;
   theme.node.title = "light or dark (d)";
   const query = queryStrip(page, prefix);
   const slider = el("input", {
@@ -291,7 +275,6 @@ export function mount(root, data, prefix = "", server = null) {
         units.subwords.special.some(Boolean) && units.subwords.special.some((flag) => !flag)
           ? el("label", {}, special, " special tokens")
           : "",
-        field ? el("label", {}, "receptive field ", field) : "",
       ),
     ),
     data.prediction
@@ -384,7 +367,6 @@ export function mount(root, data, prefix = "", server = null) {
     theme.paint();
     if (unitPick) press(unitPick, at.unit);
     special.checked = !!s.s;
-    if (field) field.value = at.field;
     slider.value = String(at.layer);
     slider.setAttribute("aria-valuetext", at.layerName ?? "");
     layerOut.textContent = `${at.layerName} of ${at.layerNames.length > 1 ? at.layerNames.at(-1) : at.layerName}`;

@@ -45,14 +45,11 @@ export interface Rounded {
 export interface Table<Values> {
   queries: number[];
   values: Values;
-  uniform?: Values;
-  layer?: Values;
 }
-/** A step of the graph before its weights are unpacked; `carried` are the positions that only pass through. */
+/** A step of the graph before its weights are unpacked. */
 export interface StepShape {
   rows: number;
   cols: number;
-  carried: [number, number];
   residual: boolean;
 }
 export interface Matrix<Values = Floats> {
@@ -61,7 +58,6 @@ export interface Matrix<Values = Floats> {
   values: Values;
 }
 export type Step = StepShape & Matrix;
-export type GraphStep = Matrix<Float64Array> & { carried: [number, number] };
 export interface Unit {
   tokens: string[];
   special: boolean[];
@@ -118,17 +114,6 @@ export interface Heard {
   title: string;
   columns: { start: number; end: number; shade: number; share: number }[];
 }
-/** The labels of a row for rowNotes. bound: for flow, what leaves the query, and what enters each token. */
-export interface RowLabels {
-  tokens: string[];
-  special: boolean[];
-  sinks: number[];
-  causal: boolean;
-  method: string;
-  layer: string;
-  own: number | null;
-  bound: { leaving: number; entering: Float64Array } | null;
-}
 export interface TextDocument {
   format: string;
   version: number;
@@ -159,9 +144,14 @@ export interface TextDocument {
   sentences?: Sentences | null;
   origin?: Record<string, Origin> | null;
   missing: string;
-  reliability: string[];
+  /** What the numbers mean, by unit. */
+  notes: Record<string, string[]>;
+  /** By unit: notes on the rows of a query (null for every query), for each method at each layer. */
+  reliability: Record<string, { query: number | null; notes: Record<string, string[][]> }>;
+  /** Certificates of the flows to the strongest words. */
+  flows: (Flow & { unit: string })[];
   leftOut: string[];
-  state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean; field?: string };
+  state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean };
   /** The view that a page was saved with. */
   view?: string;
 }
@@ -176,15 +166,12 @@ export interface Selection {
   t: number;
   u: string;
   s: number;
-  f: string;
   v: string;
-  g: string;
   m: string;
   h: string;
   k: string;
   o: string;
   cs: number;
-  ls: number;
   a: string;
   x: number;
   d: number;
@@ -205,7 +192,6 @@ export interface Now {
   layerNames: string[];
   layerName: string;
   queryName: string;
-  field: string;
   joins: boolean[];
 }
 export interface Method {
@@ -243,15 +229,20 @@ export interface Edge {
   query: number;
   key: number;
 }
-export interface Path {
-  positions: number[];
-  amount: number;
-}
+/** A maximum flow with its proof, as view/flow_paths.py writes it. edges, capacity: of the whole minimum cut. */
 export interface Flow {
+  query: number;
+  layer: number;
+  token: number;
   value: number;
   gap: number;
-  cut: (Edge & { capacity: number })[];
-  paths: (Path & { rollout: number })[];
+  edges: number;
+  capacity: number;
+  /** The widest edges of the cut: step, query, key, capacity. */
+  cut: [number, number, number, number][];
+  /** The widest paths: flow, rollout, and the positions from the query down. */
+  paths: number[][];
+  limit: string;
 }
 /** Requests from a page to `attnflow serve`. */
 export interface Server {
@@ -275,7 +266,6 @@ export interface Page {
   state: State<Selection>;
   methods: Method[];
   server: Server | null;
-  fields: Record<string, string>;
   modelName: string;
   tip: Tip;
   picture: HTMLCanvasElement | null;
@@ -563,7 +553,8 @@ export interface AnswerDocument {
   };
   evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number; gap: number };
   /** For each answer token: what supports it, what counts against it, and its support at the first token. */
-  sizes: [number, number, number][];
+  /** Why the shares of a span should not be read as they are, by "first-last" token. */
+  reliability: Record<string, string[]>;
   /** Signed parts, and for complete rows: the support of a token by the prompt and by both texts, sums of parts of the prompt,
    * the answer and the first token, shares of answer tokens, and the share of all marks. */
   matrix: Kept & {

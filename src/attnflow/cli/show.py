@@ -174,7 +174,7 @@ def show(
             "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
             "tokens; attnflow compare has --importance too"
         )
-    beyond = [name for name in chosen if name in ("edges", "answer", "sinks") or chosen[name] == "measured"]
+    beyond = [name for name in chosen if name in ("edges", "answer", "sinks", "receptive_field") or chosen[name] == "measured"]
     on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
     if as_page and not on_page and (paired or budget is not None):
         reason = f"--{beyond[0]}" if beyond else f"--method {method}"
@@ -223,7 +223,7 @@ def show(
             position = read_query(query, len(trace.tokens))
             number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
             state = {
-                "layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field,
+                "layer": number, "unit": "words" if words else None, "special": special,
                 "method": None if by_default else own.replace("_", "-") if own in IMPORTANCE else own,
             }  # fmt: skip
             with Stages(STAGES) as stages:

@@ -80,11 +80,12 @@ def of_result(result: TokenAttention) -> Page:
     """Return the page of the trace that a result came from, opened at the result; without a trace, of its values only.
 
     The page also has only the values if it would compute different ones from the trace: if they are normalised, start above
-    the input, use a measured residual weight or moved sinks, or are of layers with other positions than the last.
+    the input, use a measured residual weight, a receptive field or moved sinks, or are of layers with other positions than the last.
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
-    other = other or recipe.get("sinks") or recipe.get("residual") == "measured" or result.method not in FOLLOWED
+    other = other or any(recipe.get(name) for name in ("sinks", "receptive_field"))
+    other = other or recipe.get("residual") == "measured" or result.method not in FOLLOWED
     if trace is None or other or not set(result.layers) <= set(document.shown_layers(trace)):
         return Page(document.of_result(result))
     selected = {
@@ -92,7 +93,6 @@ def of_result(result: TokenAttention) -> Page:
         "method": result.method,
         "unit": "subwords",
         "special": "without_special" not in result.provenance.get("steps", ()),
-        "field": recipe.get("receptive_field") or "",
     }
     query = None if "query_weights" in result.provenance else list(result.queries[:1])
     return of_trace(trace, query=query, residual=recipe.get("residual", 0.5), state=selected)
