@@ -41,17 +41,6 @@ CHANGE = """async layer => {
   return performance.now() - start;
 }"""
 
-
-# from the choice of a token to its flow, with its paths and its cut, in the view of paths
-FLOW = """async token => {
-  const view = document.querySelector('[data-view="paths"].view'), pick = view.querySelector("select");
-  const start = performance.now();
-  pick.value = token;
-  pick.dispatchEvent(new Event("change", {bubbles: true}));
-  while (view.hasAttribute("aria-busy")) await new Promise(resolve => setTimeout(resolve, 2));
-  return performance.now() - start;
-}"""
-
 # from a press on a token of the answer to the frame that shows its sources
 SPAN = """async token => {
   const one = document.querySelectorAll(".said .tok")[token], start = performance.now();
@@ -76,7 +65,7 @@ class AnswerRow:
 
 @dataclass(frozen=True)
 class Row:
-    """One size. Milliseconds; for changes of layer and flows of single pairs the median and the longest."""
+    """One size. Milliseconds; for changes of layer the median and the longest."""
 
     tokens: int
     layers: int
@@ -85,7 +74,6 @@ class Row:
     made_s: float
     shown_ms: float
     change_ms: dict[str, tuple[float, float]]
-    flow_ms: tuple[float, float]
 
 
 def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[str], None]) -> list[Row]:
@@ -98,9 +86,8 @@ def run(sizes: list[int], layers: int, heads: int, rounds: int, say: Callable[[s
             shown = [_shown(browser, path) for _ in range(rounds)]
             changes = {view: _changes(browser, path, view, layers) for view in VIEWS}
             medians = {view: (statistics.median(times), max(times)) for view, times in changes.items()}
-            size, flows = path.stat().st_size / 1e6, _flows(browser, path, tokens)
-            solved = (statistics.median(flows), max(flows))
-            rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), medians, solved))
+            size = path.stat().st_size / 1e6
+            rows.append(Row(tokens, layers, heads, size, seconds, statistics.median(shown), medians))
     return rows
 
 
@@ -171,15 +158,6 @@ def _shown(browser: Any, path: Path) -> float:
     return milliseconds
 
 
-def _flows(browser: Any, path: Path, tokens: int) -> list[float]:
-    page = _opened(browser, path, "#d=1")
-    page.locator(".tabs [data-view=paths]").click()
-    page.wait_for_selector('[data-view="paths"].view:not([aria-busy])')
-    times = [float(page.evaluate(FLOW, str(token))) for token in np.linspace(1, tokens - 1, 10).astype(int)]
-    page.close()
-    return times
-
-
 def _span_changes(browser: Any, path: Path, unit: str, answer: int) -> list[float]:
     page = _opened(browser, path)
     page.get_by_role("button", name=f"{unit}s", exact=True).click()
@@ -198,7 +176,7 @@ def _changes(browser: Any, path: Path, view: str, layers: int) -> list[float]:
         page.locator('[data-panel="compare"]').scroll_into_view_if_needed()
     elif view != "first screen":
         page.locator(f".tabs [data-view={view}]").click()
-        page.wait_for_timeout(3000)  # heads and one maximum flow are computed once
+        page.wait_for_timeout(3000)  # heads are computed once
     times = []
     for layer in [*range(layers - 1), *reversed(range(layers - 1))]:
         times.append(float(page.evaluate(CHANGE, layer)))
@@ -227,11 +205,11 @@ def main(
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
     table = Table(
-        "tokens", "MB", "made, s", "shown, ms", *(f"layer, ms ({view})" for view in VIEWS), "one flow, ms",
-        caption=f"{layers} layers of {heads} heads; layer: median and longest of {2 * (layers - 1)} changes; flow: of 10",
+        "tokens", "MB", "made, s", "shown, ms", *(f"layer, ms ({view})" for view in VIEWS),
+        caption=f"{layers} layers of {heads} heads; layer: median and longest of {2 * (layers - 1)} changes",
     )  # fmt: skip
     for row in rows:
-        changes = (f"{median:.0f} / {most:.0f}" for median, most in (*row.change_ms.values(), row.flow_ms))
+        changes = (f"{median:.0f} / {most:.0f}" for median, most in row.change_ms.values())
         table.add_row(str(row.tokens), f"{row.megabytes:.2f}", f"{row.made_s:.1f}", f"{row.shown_ms:.0f}", *changes)
     Console().print(table)
 

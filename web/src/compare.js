@@ -1,7 +1,6 @@
 import {
   el,
   between,
-  brush,
   button,
   closest,
   correlation,
@@ -12,7 +11,7 @@ import {
   tokenLine,
   tokenNodes,
 } from "./draw.js";
-import { shadeStyle, shares, extent, cellCanvas } from "./colour.js";
+import { shadeStyle, shares, extent } from "./colour.js";
 import { isAnswerEdges } from "./data.js";
 import { spearman } from "./maths.js";
 import { exportMenu } from "./keep.js";
@@ -162,7 +161,6 @@ export function comparePanel(page) {
     return el(
       "div",
       { class: "strip" },
-      at.inputs.length > LONG && el("canvas", { class: "overview", "aria-hidden": "true" }),
       el(
         "div",
         { class: "text" },
@@ -247,13 +245,6 @@ export function comparePanel(page) {
       tok.style.cssText = shadeStyle(colours, shown.shares[place]);
       tok.classList.toggle("chosen", at.inputs[place] === t);
     });
-    const overview = row.querySelector("canvas");
-    if (overview) {
-      const line = cellCanvas([shown.shares], (share) => share, colours);
-      overview.width = line.width;
-      overview.height = 1;
-      brush(overview).drawImage(line, 0, 0);
-    }
   }
 
   /** @param {HTMLElement} row @param {ValuedRow} method @param {Now} at @param {Palette} colours */
@@ -379,15 +370,6 @@ export function comparePanel(page) {
   node.addEventListener("click", (event) => {
     const i = pointed(event);
     if (i !== null) state.set({ t: i });
-    const overview = closest(event, ".overview"),
-      text = overview?.parentElement?.querySelector(".text");
-    if (!overview || !text) return;
-    const box = overview.getBoundingClientRect(),
-      { inputs } = page.now(),
-      place = Math.floor(((event.clientX - box.left) / box.width) * inputs.length);
-    /** @type {HTMLElement | null} */
-    const tok = text.querySelector(`[data-i="${inputs[Math.min(inputs.length - 1, place)]}"]`);
-    if (tok) text.scrollTop = tok.offsetTop - text.clientHeight / 2;
   });
   // long rows scroll together
   rowsBox.addEventListener(

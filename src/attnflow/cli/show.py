@@ -174,7 +174,8 @@ def show(
             "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
             "tokens; attnflow compare has --importance too"
         )
-    beyond = [name for name in chosen if name in ("edges", "answer", "sinks", "receptive_field") or chosen[name] == "measured"]
+    not_there = ("edges", "answer", "sinks", "receptive_field")
+    beyond = [name for name in chosen if name in not_there or chosen[name] == "measured"]
     on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
     if as_page and not on_page and (paired or budget is not None):
         reason = f"--{beyond[0]}" if beyond else f"--method {method}"

@@ -189,8 +189,10 @@ def written_document(explained: Explained, unit: str) -> dict[str, Any]:
 
 
 def _notes(explained: Explained, first: Sequence[int]) -> dict[str, list[str]]:
-    """Return why the shares of a span should not be read as they are, by "first-last" token: of each token and word, of the
-    sentences that fading was computed for, of the opening span and of the whole answer."""
+    """Return why the shares of a span should not be read as they are, by "first-last" token.
+
+    The spans are each token and word, the sentences that fading was computed for, the opening one and the whole answer.
+    """
     sizes = np.array([for_and_against(row[: len(explained.prompt)], first) for row in explained.matrix])
     words, last = explained.labels.word_ids, len(sizes) - 1
     starts = [i for i in range(len(sizes)) if i == 0 or words[i] is None or words[i] != words[i - 1]]
@@ -204,7 +206,8 @@ def _notes(explained: Explained, first: Sequence[int]) -> dict[str, list[str]]:
     notes = {}
     for start, end in spans:
         each = float(np.exp(explained.log_probabilities[start : end + 1].mean()))
-        own = evidence_notes(*sizes[start : end + 1].sum(0).tolist(), explained.evidence["gap"], each)
+        speaks_for, against, at_first = sizes[start : end + 1].sum(0).tolist()
+        own = evidence_notes(speaks_for, against, at_first, explained.evidence["gap"], each)
         if own:
             notes[f"{start}-{end}"] = list(own.values())
     return notes

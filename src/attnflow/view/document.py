@@ -125,25 +125,20 @@ def of_trace(
     certified = layers if count <= EXACT else layers[-1:]
     for name, its in traces.items():
         rows = chosen if name == "subwords" else _word_positions(trace, its, chosen)
+        opened = None if pooled is not None else rows
         if count > EXACT:
-            opened = None if pooled is not None else rows
             methods[name]["raw"] = table(its.raw(query=opened, layer=layers))
             methods[name]["rollout"] = table(its.rollout(query=opened, layer=layers, residual=residual))
         if flow:
             notes = left_out if name == "subwords" else []
             methods[name]["flow"] = _flows(its, rows, layers, residual, progress, notes)
         solved = methods[name]["flow"] is not None
-        if solved and pooled is None:
-            row = _values_of(importance[0], groups[name]) if importance else its.rollout(rows[0], layers[-1], residual).row()
-            for token in strongest_words(its, row, its.first_query + rows[0])[:CERTIFIED]:
-                flows += [
-                    {"unit": name, **certificate(its, its.first_query + rows[0], layer, token, residual)}
-                    for layer in certified
-                ]
-        opened = None if pooled is not None else rows[0]
+        if solved and opened is not None:
+            values = _values_of(importance[0], groups[name]) if importance else None
+            flows += [{"unit": name, **one} for one in _certificates(its, rows[0], values, certified, residual)]
         reliability[name] = {
-            "query": len(its.tokens) if opened is None else its.first_query + opened,
-            "notes": notes_of(its, opened, layers, certified, residual, solved),
+            "query": len(its.tokens) if opened is None else its.first_query + rows[0],
+            "notes": notes_of(its, None if opened is None else rows[0], layers, certified, residual, solved),
         }
     if not flow:
         left_out.append("Flow is still being computed.")
@@ -211,8 +206,8 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "picture": None,
         "image": None, "sound": None,
         "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
-        "methods": {}, "flows": [], "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None, "notes": {}, "reliability": {},
-        "leftOut": [], "pooled": None, "state": {}, **more,
+        "methods": {}, "flows": [], "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None,
+        "notes": {}, "reliability": {}, "leftOut": [], "pooled": None, "state": {}, **more,
     }  # fmt: skip
 
 
@@ -423,6 +418,19 @@ def _flows(
         "queries": [trace.first_query + q for q in queries],
         "values": packed(precise(np.concatenate(parts, axis=1))),
     }
+
+
+def _certificates(
+    trace: Trace, query: int, values: FloatArray | None, layers: Sequence[int], residual: float
+) -> list[dict[str, Any]]:
+    """Return the certificates of the flows to the strongest words.
+
+    query: its number. values: how strong each token is; by default, rollout at the highest layer.
+    """
+    values = trace.rollout(query, layers[-1], residual).row() if values is None else values
+    place = trace.first_query + query
+    words = strongest_words(trace, values, place)[:CERTIFIED]
+    return [certificate(trace, place, layer, token, residual) for token in words for layer in layers]
 
 
 def _heads(trace: Trace, chosen: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The maximum flow of one pair for a page: its value, its minimum cut, its widest paths, and what limits it in a sentence."""
+"""The maximum flow of one pair for a page: its minimum cut, its widest paths, and a sentence about what limits it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _limit(trace: Trace, flow: MaxFlow, layer: int) -> str:
 
     token, count = state(0, flow.token), NUMBERS[len(cut)] if len(cut) < len(NUMBERS) else str(len(cut))
     if not cut:
-        return f"No path leads from {token} to {state(top + 1, flow.query)}." if flow.value == 0 else "Nothing limits it."
+        return "Nothing limits it." if flow.value else f"No path leads from {token} to {state(top + 1, flow.query)}."
     if len(cut) == 1:
         return f"This one edge is the bottleneck: {named(cut[0])}."
     if all((edge.layer, edge.query) == (top, flow.query) for edge in cut):

@@ -80,7 +80,8 @@ def of_result(result: TokenAttention) -> Page:
     """Return the page of the trace that a result came from, opened at the result; without a trace, of its values only.
 
     The page also has only the values if it would compute different ones from the trace: if they are normalised, start above
-    the input, use a measured residual weight, a receptive field or moved sinks, or are of layers with other positions than the last.
+    the input, use a measured residual weight, a receptive field or moved sinks, or are of layers with other positions than
+    the last.
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")

@@ -22,13 +22,13 @@ def notes_of(
     query: None for a sentence embedding. layers: those that the page shows. noted: those with notes; others have none.
     solved: whether the page has flow.
     """
-    methods = {"raw": trace.raw, "rollout": lambda q, l: trace.rollout(q, l, residual)}
-    if solved:
-        methods["flow"] = lambda q, l: trace.flow(q, l, residual)
-    return {
-        name: [list(method(query, layer).reliability) if layer in noted else [] for layer in layers]
-        for name, method in methods.items()
-    }
+
+    def notes(name: str, layer: int) -> list[str]:
+        more = {} if name == "raw" else {"residual": residual}
+        return list(getattr(trace, name)(query, layer, **more).reliability) if layer in noted else []
+
+    names = ("raw", "rollout", *(("flow",) if solved else ()))
+    return {name: [notes(name, layer) for layer in layers] for name in names}
 
 
 def explaining(
