@@ -1,7 +1,7 @@
 import { PALETTES, shade, inkOn } from "./colour.js";
-import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken, correlation } from "./draw.js";
+import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken } from "./draw.js";
 
-/** @import { Cells, Exported, MethodRow, Palette } from "./types" */
+/** @import { Cells, Exported, Palette } from "./types" */
 
 /** @param {string} name @param {Blob | string} content @param {string} [type] */
 export function download(name, content, type) {
@@ -128,89 +128,57 @@ function asObjects([head, ...rows], { data, view }) {
   };
 }
 
-/** Draw the comparison as a figure: the shaded text of each method, with its correlations.
+/** Draw the text, shaded by one method, as a figure.
  *
  * @param {object} parts
  * @param {string[]} parts.tokens
  * @param {boolean[]} parts.joins
- * @param {(MethodRow & { reason?: string })[]} parts.methods
+ * @param {string} parts.method its title
+ * @param {number[]} parts.shares
  * @param {string} parts.title
  * @param {string} parts.foot
  * @param {Palette} parts.colours
- * @param {number} [parts.width]
+ * @param {number} parts.width
  */
-export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640 }) {
+export function textFigure({ tokens, joins, method, shares, title, foot, colours, width }) {
   const size = 12,
     small = 10.5,
     gap = 3,
-    high = 20;
-  const against = methods.find((method) => method.correlations)?.correlations?.map((c) => `ρ ${c.name}`) ?? [];
-  const columns = against.map((name) => textWidth(name, small) + 16),
-    right = columns.reduce((sum, own) => sum + own, 0);
-  const left = Math.max(...methods.map((method) => textWidth(method.title, size))) + 12;
-  /** @type {{ text: string, left: number, line: number, own: number }[]} */
-  const place = [];
+    high = 20,
+    top = 44,
+    left = textWidth(method, size) + 12;
+  /** @type {SVGElement[]} */
+  const nodes = [];
   let x = left,
-    line = 0,
+    y = top,
     wide = left + 60;
   tokens.forEach((token, i) => {
     const text = plainToken(token, 40),
       own = textWidth(text, size) + 8;
-    if (x + own > width - right && x > left) {
+    if (x + own > width && x > left) {
       x = left;
-      line++;
+      y += high + 3;
     } else if (i && !joins[i]) x += gap;
-    place.push({ text, left: x, line, own });
+    const fill = shade(colours, shares[i]);
+    nodes.push(
+      svg("rect", { x, y, width: own, height: high, fill, stroke: colours.line, "stroke-width": 0.5 }),
+      label(x + own / 2, y + high / 2 + 0.5, text, {
+        "text-anchor": "middle",
+        "font-size": size,
+        fill: inkOn(colours, shares[i]),
+        direction: "ltr",
+      }),
+    );
     x += own;
     wide = Math.max(wide, x);
   });
-  const block = (line + 1) * (high + 3) + 7,
-    top = 44,
-    end = Math.ceil(Math.max(wide + right, textWidth(title, size, "600")) + 8);
-  const drawing = figure(
-    Math.max(end, Math.ceil(textWidth(foot, small)) + 4),
-    top + methods.length * block + 22,
-    colours,
-    title,
-    12,
+  const below = y + high + 10,
+    end = Math.ceil(Math.max(wide, textWidth(title, size, "600")) + 8);
+  const drawing = figure(Math.max(end, Math.ceil(textWidth(foot, small)) + 4), below + 12, colours, title, 12);
+  drawing.append(
+    label(0, top + high / 2, method, { "font-size": size }),
+    ...nodes,
+    label(2, below, foot, { "font-size": small, fill: colours.faint }),
   );
-  drawing.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
-  const column = (/** @type {number} */ i) => wide + columns.slice(0, i + 1).reduce((sum, own) => sum + own, 0);
-  against.forEach((name, i) =>
-    drawing.append(label(column(i), 32, name, { "text-anchor": "end", "font-size": small, fill: colours.faint })),
-  );
-  methods.forEach((method, m) => {
-    const y = top + m * block;
-    drawing.append(label(0, y + high / 2, method.title, { "font-size": size }));
-    const { shares } = method;
-    if (!shares)
-      drawing.append(label(left, y + high / 2, method.reason ?? "", { fill: colours.faint, "font-size": small }));
-    else
-      place.forEach((token, i) => {
-        const at = y + token.line * (high + 3);
-        drawing.append(
-          svg("rect", {
-            x: token.left,
-            y: at,
-            width: token.own,
-            height: high,
-            fill: shade(colours, shares[i]),
-            stroke: colours.line,
-            "stroke-width": 0.5,
-          }),
-        );
-        drawing.append(
-          label(token.left + token.own / 2, at + high / 2 + 0.5, token.text, {
-            "text-anchor": "middle",
-            "font-size": size,
-            fill: inkOn(colours, shares[i]),
-            direction: "ltr",
-          }),
-        );
-      });
-    (method.correlations ?? []).forEach((c, i) =>
-      drawing.append(label(column(i), y + high / 2, correlation(c.value), { "text-anchor": "end", "font-size": size })),
-    );
-  });
   return drawing;
 }
