@@ -12,12 +12,9 @@ SANITIZED := ASAN_OPTIONS=detect_leaks=0 \
   .venv-sanitize/bin/python
 # Keep the tests of a file in one process, because they share loaded models.
 TWO := -n 2 --dist loadfile
-# The core without bindings, batches of texts and vector instructions.
-BROWSER_CORE := wasm graph exact crew many straighten solver reach bounds pair columns residual hops network search dispatch \
-  kernels_portable
 BUILD := $(PIP) --no-build-isolation --no-deps --editable .
 
-.PHONY: demo test long deployments packages jobs pages browser node docs gallery pictures web wasm lint fuzz sanitize bench models wheel clean help
+.PHONY: demo test long deployments packages jobs pages browser node docs gallery pictures web lint fuzz sanitize bench models wheel clean help
 
 demo: $(VENV)/models.stamp  ## set up .venv and explain "the key to the cabinets" with the embedded model
 	$(BIN)/python examples/demo.py
@@ -61,13 +58,6 @@ lint: $(VENV)/lint.stamp web/node_modules/.stamp  ## check format, types and imp
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	npm run --silent --prefix web lint
-
-wasm:  ## compile the solver to WebAssembly for docs/try.md (needs Emscripten; Debian: apt install emscripten)
-	@command -v em++ >/dev/null || { echo "make wasm needs Emscripten (Debian: apt install emscripten)" >&2; exit 2; }
-	@mkdir -p build
-	em++ -std=c++17 -O3 -ffp-contract=off $(BROWSER_CORE:%=src/attnflow/_core/%.cpp) -o build/flow.wasm --no-entry \
-	  -sSTANDALONE_WASM -sALLOW_MEMORY_GROWTH -sEXPORTED_FUNCTIONS=_flow_row,_malloc,_free
-	{ printf 'globalThis.attnflowSolver = "'; base64 < build/flow.wasm | tr -d '\n'; printf '";\n'; } > docs/try/solver.js
 
 fuzz: $(VENV)/test.stamp  ## compare 100,000 random graphs with independent oracles
 	$(BIN)/python tests/fuzz.py --graphs 100000
@@ -122,7 +112,7 @@ $(VENV)/models.stamp: $(VENV)/package.stamp
 
 $(VENV)/test.stamp: $(VENV)/models.stamp $(VENV)/checkpoints.stamp
 	$(PIP) pytest pytest-xdist hypothesis scipy networkx torch transformers gguf accelerate pillow pyarrow matplotlib captum \
-	  fastapi uvicorn httpx playwright nbclient ipykernel pandas polars duckdb datasets mypy
+	  fastapi uvicorn httpx playwright nbclient ipykernel pandas polars duckdb mypy
 	@touch $@
 
 $(VENV)/jobs.stamp: $(VENV)/test.stamp

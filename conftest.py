@@ -9,9 +9,7 @@ import pytest
 
 collect_ignore = []
 if importlib.util.find_spec("triton") is None:
-    kernels = ("kernels", "edge_kernels", "hopper", "hopper_edges")
-    collect_ignore += [f"src/attnflow/capture/{name}.py" for name in kernels]
-    collect_ignore += [f"src/attnflow/{name}.py" for name in ("flow_device", "flow_kernels", "flow_hops")]
+    collect_ignore += [f"src/attnflow/capture/{name}.py" for name in ("kernels", "edge_kernels")]
 
 if importlib.util.find_spec("fastapi") is None:
     collect_ignore += ["src/attnflow/server"]

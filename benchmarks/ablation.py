@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,8 +108,8 @@ def prompt_of(seed: int, texts: Sequence[Sequence[str]]) -> tuple[str, list[tupl
         )
     lines = texts[seed]
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
-    # white space belongs to the sentence before it
-    return " ".join(lines) + QUESTIONS[seed // 2 % len(QUESTIONS)], list(pairwise([*starts[:-1], starts[-1] - 1]))
+    ranges = [(start, start + len(line)) for start, line in zip(starts[:-1], lines, strict=True)]
+    return " ".join(lines) + QUESTIONS[seed // 2 % len(QUESTIONS)], ranges
 
 
 def measured(model: Model, seed: int, texts: Sequence[Sequence[str]]) -> Passage | None:

@@ -130,9 +130,9 @@ def rivals(weights: Path | None = None) -> dict[str, Method]:
 def chosen(text: str, known: Mapping[str, Method], groups: Mapping[str, Sequence[str]]) -> dict[str, Method]:
     """Return the methods of a comma-separated list; names may contain commas, and the longest matching name is used.
 
-    >>> known = dict.fromkeys(("rollout", "rollout, measured residual", "flow"), of_tokens(print))
-    >>> list(chosen("flow, rollout, measured residual", known, {}))
-    ['flow', 'rollout, measured residual']
+    >>> known = dict.fromkeys(("IFR", "IFR, predicting positions", "flow"), of_tokens(print))
+    >>> list(chosen("flow, IFR, predicting positions", known, {}))
+    ['flow', 'IFR, predicting positions']
     """
     words = [word.strip() for word in text.split(",")]
     names: list[str] = []

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from attnflow.edges.batched import TextBatch
     from attnflow.model import Model
 
-FORWARD, BACKWARD, ONE_BY_ONE = "forward", "forward and backward", "gather, one text at a time"
+FORWARD, BACKWARD, ONE_BY_ONE = "forward", "forward and backward", "answer rows, one text at a time"
 """Backward goes to the embeddings, without parameter gradients. The last one runs a few texts and is scaled to all."""
 
 VOCABULARY = 1000
@@ -94,11 +94,6 @@ def tasks(model: Model, batch: TextBatch, alone: int) -> dict[str, Callable[[], 
     """Return the measured tasks, by name. alone: how many texts run one by one."""
     from attnflow.edges import batched
 
-    def gather() -> object:
-        edges = batched.edges_by_gradient(batch)
-        assert edges.answers is not None
-        return edges.gather().float().cpu(), edges.answers.records(model)
-
     def parts(method: str, natural: Sequence[int] | None) -> object:
         split = batched.split(batch, natural=natural)
         return getattr(split, method)().float().cpu(), split.answers.records(model)
@@ -106,13 +101,13 @@ def tasks(model: Model, batch: TextBatch, alone: int) -> dict[str, Callable[[], 
     def one_by_one() -> None:
         for number in range(alone):
             text = {name: x[number : number + 1, : batch.lengths[number]] for name, x in batch.tensors.items()}
-            model.trace(text, edges="attention-gradient").gather()
+            model.trace(text, edges="answer").answer_rows()
 
     first = [0] * len(batch.lengths)
     work: dict[str, Callable[[], object]] = {
         FORWARD: lambda: model.forward(batch.tensors),
         BACKWARD: lambda: back(batch),
-        "gather": gather,
+        "gradient edges": lambda: [x.float() for x in batched.edges_by_gradient(batch).graph()],
         "answer rows": lambda: parts("answer_rows", first),
         "answer inputs": lambda: parts("answer_inputs", None),
         "answer edges": lambda: [x.float() for x in batched.answer_edges(batch).graph()],

@@ -10,7 +10,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,8 +30,6 @@ from benchmarks.memory import in_process
 
 if TYPE_CHECKING:
     from attnflow import Model
-    from attnflow.corpus.stacked import Stacked
-    from attnflow.corpus.text_arrays import Scored, Sheet
 
 Say = Callable[[str], None]
 
@@ -42,15 +39,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "raw, rollout and flow, all layers": {"methods": ["raw", "rollout", "flow"], "layers": "all"},
 }
 ANSWER_JOBS: dict[str, dict[str, Any]] = {
-    "gather, by attention-gradient": {"methods": ["gather"], "edges": "attention-gradient"},
     "answer rows": {"methods": ["answer_rows"]},
 }
 """Jobs for models that answer something; they are compared with a forward and backward pass."""
 BACKWARD = "forward and backward"
 
-
-COSTED = 4096
-"""How many texts the stages are timed on, one by one."""
 
 PLAIN = 20_000
 """The most texts for the plain passes: their batches stay on the model's device."""
@@ -65,14 +58,12 @@ def run(
     device: str | None,
     say: Say,
     only: Sequence[str] = (),
-    processes: int | None = None,
 ) -> dict[str, Any]:
     """Return texts per second, as medians over rounds that run everything in turn.
 
     The forward pass, and for a model that answers something the backward pass to the embeddings, are timed on batches
     that are tokenized, sorted and padded beforehand; nothing is kept. A job is timed from the file to the last synced
-    shard, including reading, tokenizing, words, solving and writing. "running" excludes the time before its first
-    batch, in which processes start, since that is negligible in a job of hours.
+    shard, including reading, tokenizing, words, solving and writing.
     only: names of jobs, or parts of names.
     """
     import attnflow
@@ -89,7 +80,6 @@ def run(
         if not only or any(one in name for one in only)
     }
     times: dict[str, list[float]] = {}
-    running: dict[str, list[float]] = {}
     forward(loaded, batches[:2])
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}: plain passes")
@@ -98,26 +88,20 @@ def run(
             times.setdefault(BACKWARD, []).append(plain / forward(loaded, batches, backward=True))
         for name, options in jobs.items():
             say(f"round {number + 1} of {rounds}: {name}")
-            seconds, begun = _job(loaded, text, len(texts), {**options, "processes": processes})
-            times.setdefault(name, []).append(len(texts) / seconds)
-            running.setdefault(name, []).append(len(texts) / (seconds - begun))
+            times.setdefault(name, []).append(len(texts) / _job(loaded, text, len(texts), options))
         if by_hand:
             say(f"round {number + 1} of {rounds}: by hand, {by_hand} texts")
             times.setdefault("by hand", []).append(by_hand / _by_hand(model, texts, by_hand, device))
     medians = {name: statistics.median(rates) for name, rates in times.items()}
-    steady = {name: statistics.median(rates) for name, rates in running.items()}
     base = {name: medians[BACKWARD if name in ANSWER_JOBS else "forward"] for name in medians}
     return {
         "texts": len(texts),
         "tokens": tokens,
         "device": loaded.device.type,
         "texts_per_second": medians,
-        "running": steady,
         "times_plain": {name: rate / base[name] for name, rate in medians.items()},
-        "running_times_plain": {name: rate / base[name] for name, rate in steady.items()},
         "times_by_hand": {name: rate / medians["by hand"] for name, rate in medians.items()} if by_hand else {},
         "rounds": times,
-        "costs": {**costs(loaded, texts[:COSTED]), "first pass over the input, ms": _first_pass(text, count)},
     }
 
 
@@ -130,13 +114,6 @@ def read(path: Path, count: int) -> list[str]:
         texts += [text.text for text in reader.texts(shard) if text.text and text.text.strip()]
     reader.close()
     return texts
-
-
-def _first_pass(path: Path, count: int) -> float:
-    """Return the milliseconds per text that cutting the input into shards takes."""
-    begun = time.perf_counter()
-    total = sum(shard.count for shard in plan(open_corpus(path), 4096, 1 << 62, lambda size: 0, samples=count))
-    return (time.perf_counter() - begun) / total * 1000
 
 
 def _batches(model: Model, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -184,14 +161,10 @@ def forward(model: Model, batches: Sequence[dict[str, Any]], backward: bool = Fa
     return time.perf_counter() - begun
 
 
-def _job(model: Model, text: Path, count: int, options: dict[str, Any]) -> tuple[float, float]:
-    """Return the seconds of a job, and those before its first batch."""
-    clock = Clock()
+def _job(model: Model, text: Path, count: int, options: dict[str, Any]) -> float:
+    """Return the seconds of a job."""
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.perf_counter()
-        sums = explain_corpus(text, Path(folder) / "out", model, samples=count, progress=clock, **options)
-    first = next(at for at, texts in clock.marks if texts)
-    return sums["seconds"], first - begun
+        return explain_corpus(text, Path(folder) / "out", model, samples=count, **options)["seconds"]
 
 
 def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -> float:
@@ -219,51 +192,6 @@ def _by_hand(model: str, texts: Sequence[str], count: int, device: str | None) -
             for token in range(n):
                 solve(0, token)
     return time.perf_counter() - begun
-
-
-def costs(model: Model, texts: Sequence[str]) -> dict[str, float]:
-    """Return the cost of each stage per text, all layers: milliseconds of a core or of the device, and bytes."""
-    from attnflow.corpus import explainer as explain
-    from attnflow.corpus.worker import Spec, Worker
-    from attnflow.flow import flow
-
-    layers = tuple(range(explain.layer_count(explain.checked(model))))
-    figures: dict[str, float] = {}
-
-    def timed(name: str, work: Callable[[], Any]) -> Any:
-        begun = time.perf_counter()
-        value = work()
-        figures[name] = (time.perf_counter() - begun) / len(texts) * 1000
-        return value
-
-    batches = _batches(model, texts)
-    forward(model, batches[:2])
-    timed("forward pass, ms", lambda: forward(model, batches))
-    graphs = [trace.graph() for trace in model.trace(list(texts[: min(len(texts), 500)]))]
-    timed("flows, ms of one core", lambda: [flow(graph, queries=0, threads=1) for graph in graphs])
-    figures["flows, ms of one core"] *= len(texts) / len(graphs)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "texts.jsonl"
-        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        corpus = open_corpus(path)
-        (shard,) = plan(corpus, len(texts), 1 << 62, lambda size: 0)
-        for name, methods in (("capture and rollout, ms", ("rollout",)), ("with flows, ms", ("rollout", "flow"))):
-            options = explain.Options(methods, layers, batch_tokens=_budget(model))
-            worker = Worker(Spec({}, model.name, corpus, options, folder), model)
-            clerk, stacked = worker.new_clerk(), worker.stacked
-            assert stacked is not None
-            sheet = timed("reading, tokens and words, ms of one core", partial(clerk.sheet, shard))
-            scored = timed(name, partial(_explained, stacked, sheet))
-            written = timed("writing, ms of one core", partial(clerk.write, shard, scored))
-            clerk.close()
-            worker.close()
-    figures["written, bytes"] = written["bytes"] / len(texts)
-    figures["read, bytes"] = sum(len(text.encode()) for text in texts) / len(texts)
-    return figures
-
-
-def _explained(stacked: Stacked, sheet: Sheet) -> Scored:
-    return stacked.explain(sheet, lambda texts, tokens: None)()
 
 
 def _budget(model: Model) -> int:
@@ -341,17 +269,13 @@ def main(
     jobs: Annotated[
         str | None, typer.Option(help="Only jobs whose names contain one of these comma-separated words.")
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(min=0, help="Processes that read and write next to the model; the job's default if not given."),
-    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; by default a GPU if there is one.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare a corpus job with the plain forward pass of the same batches, and with one text at a time using scipy."""
     silence()
     only = jobs.split(",") if jobs else ()
-    figures = run(text, model, texts, by_hand, rounds, device, progress, only, processes) if rounds else {}
+    figures = run(text, model, texts, by_hand, rounds, device, progress, only) if rounds else {}
     if ray is not None:
         figures["ray"] = on_ray(text, model, texts, numbers(ray, "ray"), progress)
     if memory is not None:
@@ -365,25 +289,17 @@ def main(
             "what",
             "texts/s",
             "× plain",
-            "running",
-            "× plain",
             "× by hand",
             title=f"{figures['texts']:,} texts, {figures['tokens']:,} tokens",
         )
         for name, rate in figures["texts_per_second"].items():
-            times, running = figures["times_by_hand"].get(name), figures["running"].get(name)
+            times = figures["times_by_hand"].get(name)
             table.add_row(
                 name,
                 f"{rate:,.1f}",
                 f"{figures['times_plain'][name]:.2f}",
-                f"{running:,.1f}" if running else "",
-                f"{figures['running_times_plain'][name]:.2f}" if running else "",
                 f"{times:,.0f}" if times else "",
             )
-        console.print(table)
-        table = Table("stage", "a text", title="what one text takes, all layers")
-        for name, value in figures["costs"].items():
-            table.add_row(name, f"{value:,.3f}" if "ms" in name else f"{value:,.0f}")
         console.print(table)
     if ray is not None:
         table = Table("workers", "seconds in all", "texts/s once they run", title="Ray; rollout and flow, all layers")

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Reader = Callable[[Any], Floats]
 
 BASELINES = ("first", "last", "random")
-VIEWS = ("raw", "rollout", "flow", "joint flow")
+VIEWS = ("raw", "rollout", "flow")
 """Views of attention, at every layer."""
 
 
@@ -68,7 +68,7 @@ def explanations(model: Model, question: Question, seed: int, skip: Collection[s
 
 
 def families(model: Model, question: Question) -> tuple[Family, ...]:
-    """Return answer edges, attention-gradient edges, attention at every layer, and importances.
+    """Return answer edges, attention at every layer, and importances.
 
     Blank-out, gradients and integrated gradients explain the log-odds by size; signed variants come with them.
     """
@@ -81,19 +81,10 @@ def families(model: Model, question: Question) -> tuple[Family, ...]:
             {
                 "answer rows": lambda trace: _row(trace.answer_rows()),
                 "answer rows, signed": lambda trace: _row(trace.answer_rows(signed=True)),
-                "answer · columns": lambda trace: _row(trace.gather(1.0)),
-                "answer · gather": lambda trace: _row(trace.gather()),
                 "answer · rollout": lambda trace: _row(trace.rollout(query=query, layer=-1)),
                 "answer · flow": lambda trace: _row(trace.flow(query=query, layer=-1)),
                 "answer · input": lambda trace: np.maximum(_input(trace), 0),
                 "answer · input, signed": _input,
-            },
-        ),
-        Family(
-            partial(model.trace, text, edges="attention-gradient", answer=chosen),
-            {
-                "attention-gradient · gather": lambda trace: _row(trace.gather()),
-                "attention-gradient · columns": lambda trace: _row(trace.gather(1.0)),
             },
         ),
         Family(partial(model.trace, text), attention_readers(query, layers)),
@@ -126,7 +117,7 @@ def sizes_and_signs(name: str) -> dict[str, Reader]:
 
 
 def _attention(trace: Trace, view: str, query: int, layer: int) -> Floats:
-    return _row(getattr(trace, view.replace(" ", "_"))(query=query, layer=layer))
+    return _row(getattr(trace, view)(query=query, layer=layer))
 
 
 def _row(result: Any) -> Floats:

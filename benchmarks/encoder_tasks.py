@@ -4,7 +4,6 @@
 - mistakes: those that the model gets wrong. The subject supports the other number, so the attractor should rank above
   it, wherever the two are in the text.
 - words: sentences of a classifier such as SST-2; the truth is how much the log-odds fall without each word.
-- pronouns: masked pronouns of WinoBias or Winogender, with a referent and another candidate.
 
 Results are JSON lines; ``python -m benchmarks.evidence`` makes tables from them. Rows of the data with an even number
 are "seen", the others "unseen".
@@ -27,9 +26,6 @@ from attnflow.capture.silence import silence
 from attnflow.cli.options import progress
 from attnflow.errors import AttentionWarning, InputError
 from attnflow.importance.question import Question, questions
-from attnflow.paper.pronoun_data import PronounExample, read_winobias, read_winogender
-from attnflow.paper.pronouns import check_masked_lm, prepared_of
-from attnflow.paper.sst2 import LABELS
 from attnflow.texts.strict import read_rows
 from benchmarks.answer_metrics import precision
 from benchmarks.command import run_command
@@ -178,51 +174,11 @@ def word_cases(model: Model, data: Path, half: str, count: int) -> Cases:
         tried += 1
         (question,) = questions(model, [str(row["sentence"]).strip()], [None], False)
         if question.kind != "class":
-            raise InputError(f"{model!r} has no classes: expected a classifier with the classes {', '.join(LABELS)}")
+            raise InputError(f"{model!r} has no classes: expected a classifier with the classes negative, positive")
         truth = WordTruth(model, question, seed)
         if question.chosen == int(row["label"]) and len(truth.words) > 2:
             kept.append(Case(seed, question, truth.measures))
     return Cases(kept, tried)
-
-
-def pronoun_cases(model: Model, data: Path, half: str, count: int) -> Cases:
-    """Return masked pronouns whose referent is known: the referent should rank above the other candidate.
-
-    The likelier of the two forms of the pronoun is explained. Sentences that are equal once masked count once, and are
-    left out if they name different referents.
-    """
-    check_masked_lm(model)
-    file = next(iter(sorted(data.iterdir())), data) if data.is_dir() else data
-    examples = read_winogender(data) if file.name.endswith(".tsv") else read_winobias(data)
-    same: dict[Any, list[PronounExample]] = {}  # by masked sentence
-    for example in examples.examples:
-        same.setdefault(example.key, []).append(example)
-    kept: list[Case] = []
-    tried = 0
-    for seed, (example, *others) in enumerate(same.values()):
-        if seed % 2 != HALVES.index(half) or any(other.referent != example.referent for other in others):
-            continue
-        if len(kept) == count:
-            break
-        tried += 1
-        prepared = prepared_of(model, example)
-        if isinstance(prepared, str):
-            continue
-        either = [questions(model, [prepared.text], [form], False)[0] for form in (*prepared.male, *prepared.female)]
-        question = max(either, key=lambda one: one.chance)
-        right = example.referent or 0
-        kept.append(Case(seed, question, partial(referent_measures, prepared.candidates, right)))
-    return Cases(kept, tried)
-
-
-def referent_measures(candidates: Sequence[Sequence[int]], referent: int, scores: Floats) -> dict[str, float]:
-    """Return whether the referent ranks above the other candidate, and its share of both."""
-    worth = by_word(scores, candidates)
-    mass = np.maximum(worth, 0)
-    return {
-        "referent above other": above(worth[referent], worth[1 - referent]),
-        "mass on truth": float(mass[referent] / mass.sum()) if mass.any() else 0.5,
-    }
 
 
 def lower_layers(model: Model, question: Question) -> list[str]:
@@ -235,7 +191,6 @@ TASKS: dict[str, Callable[[Any, Path, str, int], Cases]] = {
     "agreement": agreement_cases,
     "mistakes": partial(agreement_cases, right=False),
     "words": word_cases,
-    "pronouns": pronoun_cases,
 }
 
 
@@ -261,7 +216,7 @@ def measure(
 
 def main(
     task: Annotated[str, typer.Argument(help=f"One of {', '.join(TASKS)}.")],
-    data: Annotated[Path, typer.Option(help="BLiMP's table, SST-2's table, or the files of WinoBias or Winogender.")],
+    data: Annotated[Path, typer.Option(help="BLiMP's table or SST-2's table.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .jsonl file; results in it are not measured again.")
     ],

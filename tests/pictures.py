@@ -98,7 +98,7 @@ def corpus(folder: Path) -> str:
     af.corpus.explain_corpus(
         folder / "sentences.txt", folder / "corpus", methods=("raw", "rollout", "flow"), layers="all"
     )
-    return corpus_page.write(folder / "corpus", texts=3)[0].as_uri()
+    return corpus_page.write(folder / "corpus").as_uri()
 
 
 def shoot(

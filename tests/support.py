@@ -22,7 +22,7 @@ import torch
 import attnflow as af
 from attnflow.capture.check import Checked
 from attnflow.markdown import table
-from attnflow.method_table import GATHERED, OPTIONS, TEXT_METHODS, takes
+from attnflow.method_table import OPTIONS, TEXT_METHODS, takes
 
 sys.path.append(str(Path(__file__).parents[1]))  # the cells import benchmarks
 
@@ -224,21 +224,17 @@ def _files() -> dict[str, Any]:
 
 def methods_and_options() -> str:
     """Return the table of what each method can be told, as in docs/edges.md."""
-    options = [option for option in OPTIONS if option != "measured"]
 
     def cell(method: str, option: str) -> str:
-        if option == "residual" and takes(method, option):
-            return "a weight, measured" if takes(method, "measured") else "a weight"
-        if takes(method, option) and (option, method in GATHERED) != ("edges", True):
+        if takes(method, option):
             return "yes"
-        by_gradient = takes(method, option, "gradient")
         if option == "edges":
-            return "of an answer" if by_gradient and method in GATHERED else "answer" * takes(method, option, "answer")
-        any_edges = method not in GATHERED and takes(method, option, "alti")
-        return "with edges" if any_edges else "with gradient edges" * by_gradient
+            return "answer" * takes(method, option, "answer")
+        any_edges = takes(method, option, "alti")
+        return "with edges" if any_edges else "with gradient edges" * takes(method, option, "gradient")
 
-    rows = [[f"`{method}`", *(cell(method, option) or "–" for option in options)] for method in TEXT_METHODS]
-    return table([["method", *(f"`{option}`" for option in options)], *rows])
+    rows = [[f"`{method}`", *(cell(method, option) or "–" for option in OPTIONS)] for method in TEXT_METHODS]
+    return table([["method", *(f"`{option}`" for option in OPTIONS)], *rows])
 
 
 def with_methods(page: str) -> str:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnflow as af
-from attnflow import flow_pairs
 from attnflow._core import native
 from attnflow.errors import InputError
 from attnflow.flow_batches import batch_flows
@@ -211,30 +208,3 @@ def test_ctrl_c_stops_the_solver() -> None:
         assert out == "stopped\n"
     finally:
         child.kill()  # it would keep running after a failed assertion
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (0.0, None),
-        (1e-9, "the flows that it proves differ from the solver's by 1.0e-09"),
-        (None, "OSError: no compiler"),
-    ],
-)
-def test_a_gpu_that_is_wrong_proves_nothing(error: float | None, reason: str | None, monkeypatch: Any) -> None:
-    pytest.importorskip("torch", reason="graphs on a GPU are tensors")
-
-    def proven(layers: Any, question: Any, threads: int) -> Any:
-        if error is None:
-            raise OSError("no compiler\nand where")
-        flows, steps = flow_pairs.pair_flows([layer.numpy() for layer in layers], question, threads)
-        return flows + error * question.valid(), steps
-
-    monkeypatch.setattr(flow_pairs, "_proven_first", proven)
-    flow_pairs.proves_right.cache_clear()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        assert flow_pairs.proves_right("cpu") is (reason is None)
-    flow_pairs.proves_right.cache_clear()
-    expected = f"flows are not proven on cpu ({reason}): the solver computes all of them, which takes longer"
-    assert [str(one.message) for one in said] == ([] if reason is None else [expected])

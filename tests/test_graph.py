@@ -37,12 +37,24 @@ def test_whatever_the_weights_come_as(given: object) -> None:
     assert np.allclose(np.asarray(af.attention_graph(given)), af.attention_graph(W))
 
 
-def test_a_batch_as_one_array_and_as_transformers_returns_it() -> None:
+def test_a_batch_as_transformers_returns_it() -> None:
     batch = softmax_weights(2, 3, 4, 5, 5)  # [batch, layer, head, query, key]
     expected = np.stack([af.attention_graph(one) for one in batch])
-    assert np.allclose(af.attention_graph(batch), expected)
     a_tensor_a_layer = tuple(torch.tensor(batch[:, layer]) for layer in range(3))
     assert np.allclose(af.attention_graph(a_tensor_a_layer).numpy(), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["layers first", "texts first"])
+def test_five_axes_are_refused_because_layers_and_texts_look_alike(axis: int) -> None:
+    """torch.stack(outputs.attentions) has the layers first; with one text its first two axes look like a batch."""
+    stacked = W[:, None] if axis == 0 else W[None]
+    for given in (stacked, torch.tensor(stacked)):
+        with pytest.raises(
+            af.InputError, match=r"five axes may be \[layer, batch, …\] or \[batch, layer, …\]: give one"
+        ):
+            af.attention_graph(given)
+    if axis == 0:  # what the message advises
+        assert np.allclose(af.attention_graph(list(stacked))[0], af.attention_graph(W))
 
 
 def test_heads() -> None:

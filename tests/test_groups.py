@@ -64,14 +64,6 @@ def test_subwords_outside_groups_can_still_be_merged() -> None:
     assert np.allclose(group.rollout().words().values, trace.words().rollout().values)
 
 
-def test_measured_shares_follow_into_groups(trace: af.Trace, phrases: af.Trace) -> None:
-    merged = af.merge(np.asarray(trace.graph("measured")).astype(np.float64), PHRASES)
-    graph = np.asarray(phrases.graph("measured"))
-    assert np.allclose(graph.sum(-1), 1, atol=1e-5) and not np.allclose(graph, phrases.graph())
-    off = ~np.eye(5, dtype=bool)  # the residual connection of a group stays at the group, so only the diagonal differs
-    assert np.allclose(graph[:, off], merged[:, off], atol=1e-6)
-
-
 def test_heads_are_merged(trace: af.Trace, phrases: af.Trace) -> None:
     expected = af.merge(trace.weights[2][4][None].double().numpy(), PHRASES)[0]
     assert np.allclose(phrases.head(2, 4).values[0, 0], expected[0], atol=1e-6)
@@ -81,7 +73,7 @@ def test_heads_are_merged(trace: af.Trace, phrases: af.Trace) -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["answer_rows", "answer_inputs", "sources", "gather"])
+@pytest.mark.parametrize("method", ["answer_rows", "answer_inputs", "sources"])
 def test_what_is_about_the_answer_adds_up(method: str, tmp_path: Path) -> None:
     trace = af.load().trace(TEXT, edges="answer")
     tokens, groups = getattr(trace, method)(), getattr(trace.merged({"subject": [1, 2]}), method)()

@@ -35,7 +35,7 @@ def test_the_mean_over_heads_of_rollout_is_rollout() -> None:
 def test_queries_batches_and_tensors() -> None:
     full = af.single_head(W, 2, 1)
     assert np.allclose(af.single_head(W, 2, 1, queries=[4]), full[[4]])
-    batch = np.stack([W, weights()[::-1]])
+    batch = list(np.stack([W, weights()[::-1]], 1))  # [batch, head, query, key] of each layer
     assert np.allclose(af.single_head(batch, -1, 0)[0], af.single_head(W, -1, 0))
     assert af.single_head(batch, -1, 0, "flow").shape == (2, 6, 6)
     tensor = af.single_head(torch.tensor(W), 2, 1)
@@ -126,7 +126,7 @@ def test_alignments_that_are_none() -> None:
     with pytest.raises(af.InputError, match=r"^alignment 'previous': a text of one token has no other"):
         af.aligned_pairs("previous", ["a"])
     with pytest.raises(af.InputError, match=r"^weights have a batch of 2: rank the heads of one text at a time"):
-        af.rank_heads(np.stack([W, W]), [(0, 0)])
+        af.rank_heads(list(np.stack([W, W], 1)), [(0, 0)])
 
 
 TEXT = "the key to the cabinets"

@@ -16,7 +16,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "attnflow"
 SOURCES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
-BENCHMARKS = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "benchmarks").glob("*.py"))}
+BENCHMARKS = {
+    path: ast.parse(path.read_text())
+    for name in ("benchmarks", "reproduction")
+    for path in sorted((ROOT / name).glob("*.py"))
+}
 TESTS = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "tests").rglob("*.py"))}
 DOCUMENTATION = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "docs" / "theme").glob("*.py"))}
 HELPERS = {path: tree for path, tree in TESTS.items() if path.parent.name == "helpers"}
@@ -64,7 +68,9 @@ def private_uses() -> Iterator[str]:
     modules = {path.stem for path in SOURCES} | {path.parent.name for path in SOURCES}
     for path, tree in (SOURCES | BENCHMARKS).items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("attnflow", "benchmarks")):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                ("attnflow", "benchmarks", "reproduction")
+            ):
                 names = [alias.name for alias in node.names if alias.name not in modules]
             elif isinstance(node, ast.Attribute) and owners[node.attr] - {path} and path not in owners[node.attr]:
                 names = [node.attr]

@@ -29,6 +29,12 @@ def test_values_are_those_of_the_functions_on_arrays(heads):
         assert one.provenance["heads"] == heads and one.provenance.get("residual") == (None if method == "raw" else 0.3)
 
 
+def test_the_tuple_of_transformers_is_one_text():
+    expected = af.token_attention(WEIGHTS, TOKENS)
+    given = af.token_attention(tuple(WEIGHTS[:, None]), TOKENS)
+    np.testing.assert_array_equal(given.values, expected.values)
+
+
 def test_defaults(tmp_path):
     first = af.token_attention(WEIGHTS)
     assert (first.tokens, first.queries, first.text, first.method) == (("0", "1", "2", "3"), (0,), "0 1 2 3", "rollout")
@@ -58,8 +64,8 @@ def test_flow_at_its_bound_is_noted():
             "[layer, head, query, key]",
         ),
         (
-            {"weights": WEIGHTS[None], "tokens": None},
-            "weights give a graph of shape (1, 3, 4, 4): expected one text with as many queries as keys, "
+            {"weights": [WEIGHTS[[0, 0]], WEIGHTS[[1, 1]]], "tokens": None},
+            "weights give a graph of shape (2, 2, 4, 4): expected one text with as many queries as keys, "
             "[layer, head, query, key]",
         ),
     ],

@@ -18,8 +18,7 @@ transformers = pytest.importorskip("transformers", reason="long contexts need tr
 
 import attnflow as af  # noqa: E402
 from attnflow.capture.exponents import exponents_of  # noqa: E402
-from attnflow.capture.linear import Operands, pass_down, row_sums  # noqa: E402
-from attnflow.capture.offload import downwards  # noqa: E402
+from attnflow.capture.linear import pass_down, row_sums  # noqa: E402
 from attnflow.capture.operands import projected_lengths  # noqa: E402
 from attnflow.capture.scores import Scores, Weighing  # noqa: E402
 from attnflow.edges import EDGES  # noqa: E402
@@ -86,7 +85,7 @@ def test_linear_is_the_graph_of_the_same_edges(name: str, edges: str, normalize:
         linear = wrapped.trace(
             given(), memory="linear", edges=edges, normalize=normalize, queries=queries, layers=[-1, 0]
         )
-        raw, rollout, columns = linear.raw(), linear.rollout(residual=0.3), linear.columns(receptive_field=None)
+        raw, rollout = linear.raw(), linear.rollout(residual=0.3)
     assert np.abs(weights - weights.mean()).max() > 1e-2
     top = len(weights) - 1
     start = np.eye(N)[queries]
@@ -94,20 +93,7 @@ def test_linear_is_the_graph_of_the_same_edges(name: str, edges: str, normalize:
     np.testing.assert_allclose(raw.values, np.stack([weights[top][queries], weights[0][queries]]), **near)
     expected = np.stack([rolled(weights, whole, 0.3, start, l) for l in (top, 0)])
     np.testing.assert_allclose(rollout.values, expected, **near)
-    np.testing.assert_allclose(columns.values[0, 0], weights.sum((0, 1)), **near)
     assert linear.provenance["edges"] == edges and linear.provenance["edges_normalized"] == normalize
-
-
-@pytest.mark.parametrize("name", ["BERT", "Llama", "Mistral", "gpt-oss"])
-def test_columns_are_the_mean_over_who_can_see(name: str) -> None:
-    wrapped = model(name)
-    with in_double(wrapped.model):
-        weights, _ = matrices(name, "head-norm", "rows", given())
-        attention = EDGES["mean"].function(wrapped.trace(given(), edges="mean")).numpy()
-        columns = wrapped.trace(given(), memory="linear", edges="head-norm").columns()
-    seen = (attention > 0).sum(1)
-    np.testing.assert_allclose(columns.values[0, 0], (weights.sum(1) / seen).sum(0), rtol=1e-9)
-    assert columns.method == "columns" and columns.layers == (2,)
 
 
 def test_softcaps_weigh_as_their_matrix_does() -> None:
@@ -285,7 +271,6 @@ def test_weights_of_queries_are_numbers_of_any_type(weight: Any) -> None:
         ({"keep_heads": True}, "keep_heads"),
         ({"keep_heads": [0]}, "keep_heads"),
         ({"target": "the keys"}, "target"),
-        ({"sampling_rate": 16000}, "sampling_rate"),
     ],
 )
 def test_arguments_that_need_matrices_are_refused(options: dict[str, Any], name: str) -> None:
@@ -368,12 +353,9 @@ def test_batches_give_what_single_texts_give(name: str, edges: str | None) -> No
             assert together.tokens == one.tokens
             np.testing.assert_allclose(together.raw().values, one.raw().values, atol=1e-9)
             np.testing.assert_allclose(together.rollout().values, one.rollout().values, atol=1e-9)
-            np.testing.assert_allclose(together.columns().values, one.columns().values, rtol=1e-9)
             if edges is None:
                 ratio = together.rollout(receptive_field="ratio").values  # depends on the mask without its padding
                 np.testing.assert_allclose(ratio, one.rollout(receptive_field="ratio").values, rtol=1e-8)
-                measured = [t.rollout(residual="measured").values for t in (together, one)]
-                np.testing.assert_allclose(*measured, atol=1e-9)
 
 
 def test_a_list_of_texts_and_none_at_all() -> None:
@@ -426,46 +408,6 @@ def test_packed_texts_stay_apart(name: str, edges: str | None) -> None:
                 assert (row == 0).all()
 
 
-class Yard:
-    """A stand-in for offloading that records which layer is requested and when work ended."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[str, int]] = []
-        self.using = -1
-
-    def bring(self, operands: Operands) -> Any:
-        self.log.append(("bring", operands.number))
-
-        def ready() -> Operands:
-            self.using = operands.number
-            self.log.append(("use", operands.number))
-            return operands
-
-        return ready
-
-    def now(self) -> Any:
-        number = self.using
-        log = self.log
-
-        class Moment:
-            def synchronize(self) -> None:
-                log.append(("ended", number))
-
-        return Moment()
-
-
-def test_layers_come_while_the_one_above_is_used_and_two_at_a_time() -> None:
-    query = torch.zeros(1, 1, 2, 2)
-    layers = [Operands(number, Scores(query, query, 1.0), Weighing(1.0)) for number in range(4)]
-    yard = Yard()
-    assert [o.number for o in downwards(layers, yard)] == [3, 2, 1, 0]
-    assert yard.log == [
-        ("bring", 3), ("bring", 2), ("use", 3), ("use", 2), ("ended", 3), ("bring", 1), ("use", 1), ("ended", 2),
-        ("bring", 0), ("use", 0), ("ended", 1),
-    ]  # fmt: skip
-    assert [o.number for o in downwards(layers, None)] == [3, 2, 1, 0] and list(downwards([], yard)) == []
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("edges", [None, *VALUED])
 @pytest.mark.parametrize("name", ["BertModel", "LlamaForCausalLM"])
@@ -482,14 +424,6 @@ def test_nothing_square_is_made(name: str, edges: str | None, monkeypatch: pytes
         with Living() as alive:
             trace = wrapped.trace(given(n), memory="linear", edges=edges, queries=[{-1: 1.0, 5: 1.0}, 7])
             trace.rollout()
-            trace.columns()
         assert n * 48 <= alive.largest <= n * 48 * 2
         peaks.append(alive.peak)
     assert peaks[1] < 2.1 * peaks[0]
-
-
-@pytest.mark.parametrize("edges", [None, *VALUED])
-def test_a_host_has_nowhere_to_send_layers(edges: str | None) -> None:
-    wrapped = model("Llama")
-    here, there = (wrapped.trace(given(), memory="linear", edges=edges, offload=o).rollout() for o in (False, True))
-    assert np.array_equal(here.values, there.values)

@@ -1,4 +1,4 @@
-"""Gradient edges in linear memory: gather, columns, rollout, raw and answer rows equal those of full matrices."""
+"""Gradient edges in linear memory: rollout, raw and answer rows equal those of full matrices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import transformers
 
 import attnflow as af
-from attnflow.edges.weights import answer_rows, attention_gradient, evidence_graph, mean, signed_edges
+from attnflow.edges.weights import answer_rows, attention_gradient, evidence_graph
 from attnflow.errors import ModelError
 from helpers.layer_models import IDS, MODELS, built, ids_of, model
 from helpers.small_models import TEXT, bert, gpt2
@@ -32,17 +32,14 @@ def ready(name: str) -> Any:
 
 @cache
 def matrices(name: str) -> dict[str, np.ndarray]:
-    """Return [layer, query, key] in double precision: attention, attention times its gradient, and answer edges."""
+    """Return [layer, query, key] in double precision: attention times its gradient, and answer edges."""
     wrapped = ready(name)
     with Wide():
         inside = wrapped.trace(ids_of(wrapped), edges="attention-gradient")
         trace = wrapped.trace(ids_of(wrapped), edges="answer")
         tensors = {
-            "mean": mean(inside),
             "attention-gradient": attention_gradient(inside),
-            "answer": signed_edges(trace),
             "graph": evidence_graph(trace),
-            "own": trace.inside.evidence.own,
         }
     return {key: x.numpy() for key, x in tensors.items()}
 
@@ -51,46 +48,6 @@ def traced(name: str, edges: str, **options: Any) -> Any:
     wrapped = ready(name)
     with Wide():
         return wrapped.trace(ids_of(wrapped), memory="linear", edges=edges, **options)
-
-
-def layerwise(weights: np.ndarray) -> np.ndarray:
-    """Divide each key's weight by what uniform attention sends to it, keeping the sums of rows."""
-    corrected = []
-    for layer in weights:
-        seen = (layer > 0).astype(float)
-        received = (seen / seen.sum(1, keepdims=True)).sum(0)
-        scaled = layer / received
-        corrected.append(scaled * (layer.sum(1) / scaled.sum(1))[:, None])
-    return np.stack(corrected)
-
-
-def gathered(name: str, edges: str, residual: float, field: str | None) -> np.ndarray:
-    """Compute T[t] = Σ_l Σ_k (Σ_q E(l)[q, k])·Ã(l-1)[k, t] from matrices, then clip at zero."""
-    carried, attention = matrices(name)[edges].sum(1), matrices(name)["mean"]
-    if field == "layer":
-        carried = carried / (attention > 0).sum(1)
-        attention = layerwise(attention)
-    total, rolled = carried[0].copy(), np.eye(attention.shape[1])
-    for l in range(1, len(attention)):
-        rolled = ((1 - residual) * attention[l - 1] + residual * np.eye(len(rolled))) @ rolled
-        total += carried[l] @ rolled
-    return np.clip(total, 0, None)
-
-
-@pytest.mark.parametrize("field", ["layer", None])
-@pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
-@pytest.mark.parametrize("name", MODELS)
-def test_gather_and_columns(name: str, edges: str, field: str | None) -> None:
-    trace = traced(name, edges)
-    with Wide():
-        results = {residual: trace.gather(residual, field) for residual in (None, 0.25, 1.0)}
-        columns = trace.columns(field)
-    for residual, result in results.items():
-        expected = gathered(name, edges, 1 - 2 / 3 if residual is None else residual, field)
-        assert expected.max() > 1e-4
-        np.testing.assert_allclose(result.row(), expected, rtol=1e-8, atol=1e-11)
-    np.testing.assert_allclose(columns.row(), results[1.0].row(), rtol=1e-12, atol=0)
-    assert results[None].method == "gather" and results[None].provenance["residual"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("normalize", [None, "rows", "graph"])
@@ -173,8 +130,6 @@ def test_texts_are_as_in_the_graph(text: str, edges: str) -> None:
     linear = wrapped.trace(given, memory="linear", edges=edges, answer=answer)
     assert linear.provenance["answer"]["name"] == graph.provenance["answer"]["name"]
     assert linear.provenance["answer"]["of"] == graph.provenance["answer"]["of"]
-    np.testing.assert_allclose(linear.gather().values, graph.gather().values, rtol=1e-3, atol=1e-6)
-    assert linear.gather().queries == graph.gather().queries
     last = len(graph.tokens) - 1
     # answer shares of a row that carries almost nothing divide one rounding error by another
     slack = 5e-3 if edges == "answer" else 1e-6
@@ -190,7 +145,7 @@ def test_a_list_goes_one_by_one() -> None:
     several = wrapped.trace(texts, memory="linear", edges="attention-gradient", answer=answers, of="log-odds")
     for text, answer, trace in zip(texts, answers, several, strict=True):
         alone = wrapped.trace(text, memory="linear", edges="attention-gradient", answer=answer, of="log-odds")
-        assert np.array_equal(trace.gather().values, alone.gather().values)
+        assert np.array_equal(trace.rollout().values, alone.rollout().values)
     assert several[0].provenance["answer"]["of"] == "log-odds"
     with pytest.raises(af.InputError, match="answer"):
         wrapped.trace(texts, memory="linear", edges="answer", answer=["the"])
@@ -198,7 +153,7 @@ def test_a_list_goes_one_by_one() -> None:
 
 @pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "MistralForCausalLM", "BertForSequenceClassification"])
-def test_a_whole_gather_makes_nothing_square(name: str, edges: str) -> None:
+def test_no_result_makes_anything_square(name: str, edges: str) -> None:
     wrapped = af.wrap(built(name, max_position_embeddings=768))
     inputs = {"input_ids": torch.randint(5, 120, (1, 768), generator=torch.Generator().manual_seed(2))}
     wrapped.trace(
@@ -206,24 +161,10 @@ def test_a_whole_gather_makes_nothing_square(name: str, edges: str) -> None:
     )  # the self-check uses matrices
     with Living() as alive:
         trace = wrapped.trace(inputs, memory="linear", edges=edges)
-        trace.gather()
         trace.rollout()
+        if edges == "answer":
+            trace.answer_rows()
     assert alive.largest <= 768 * 768 // 2  # one block of queries
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (
-            {"edges": "mean"},
-            "gather adds up what edges carry to the answer, and these edges are not about an answer: trace",
-        ),
-        ({}, "gather adds up what edges carry to the answer"),
-    ],
-)
-def test_gather_is_about_an_answer(options: Any, sentence: str) -> None:
-    with pytest.raises(af.InputError, match=sentence):
-        gpt2().trace(TEXT, memory="linear", **options).gather()
 
 
 class Passing(torch.nn.Module):
@@ -260,8 +201,6 @@ def test_mistakes() -> None:
         trace.answer_inputs()
     with pytest.raises(af.InputError, match=r"^query is an empty list: expected at least one position$"):
         wrapped.trace(TEXT, memory="linear", edges="answer").answer_rows([])
-    with pytest.raises(af.InputError, match="receptive_field='ratio': for gather, expected 'layer' or None"):
-        trace.gather(receptive_field="ratio")
     with pytest.raises(af.InputError, match="of='x': expected one of"):
         wrapped.trace(TEXT, memory="linear", edges="attention-gradient", of="x")
     torch.manual_seed(0)

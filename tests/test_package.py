@@ -5,10 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import attnflow
-from attnflow.deprecation import deprecated
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,25 +70,11 @@ def test_one_version_everywhere() -> None:
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_a_deprecated_name_works_and_names_its_successor_to_the_caller() -> None:
-    class Old:
-        @deprecated("Old.new()", since="0.2", removed_in="0.4")
-        def old(self, x: int) -> int:
-            """Double x."""
-            return 2 * x
-
-    message = r"^Old.old\(\) is deprecated since attnflow 0.2 and will be removed in 0.4: use Old.new\(\)$"
-    with pytest.warns(DeprecationWarning, match=message) as caught:
-        assert Old().old(3) == 6
-    assert caught[0].filename == __file__, "the warning points at the line that calls"
-    assert Old.old.__doc__ == "Deprecated since 0.2: use Old.new().\n\nDouble x."
-
-
 def test_help_lists_what_a_user_does_in_order() -> None:
     from attnflow.cli import COMMANDS
 
     shown = command("--help").stdout
     places = [shown.index(f"\n│ {name} ") for name in COMMANDS]
     assert places == sorted(places) and list(COMMANDS) == [
-        "show", "answer", "similarity", "compare", "figure", "evaluate", "corpus", "serve", "reproduce", "train", "env",
+        "show", "answer", "similarity", "compare", "figure", "evaluate", "corpus", "serve", "reproduce", "env",
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import attnflow as af
 from attnflow.cli import app
 from attnflow.view.answer_page import document_of
-from benchmarks.picture_words import WAYS, measured
+from benchmarks.picture_words import measured
 from benchmarks.shapes import FOLDER, SIDE, Scenes, scenes
 
 
@@ -49,12 +49,9 @@ def photo(shown: Scenes, tmp_path: Path) -> Path:
 
 @pytest.mark.long
 def test_a_written_word_finds_its_patch(model: af.Model) -> None:
-    """For all colours; `python -m benchmarks.picture_words` measures more images and methods."""
-    whole, places = "answer edges, the whole way down", "answer_rows, places in the text"
-    found = measured(model, scenes(100, 2027), {name: WAYS[name] for name in (whole, places)})
-    assert found.right >= 0.95
-    assert found.hits[whole] >= 0.9 and found.shares[whole] >= 0.6
-    assert found.hits[places] < 0.5  # the tower moves information away from its position
+    """For all colours; `python -m benchmarks.picture_words` measures more images."""
+    found = measured(model, scenes(100, 2027))
+    assert found.right >= 0.95 and found.hits >= 0.9 and found.share >= 0.6
 
 
 def test_the_parts_add_up(answer: Any, shown: Scenes) -> None:
@@ -66,13 +63,14 @@ def test_the_parts_add_up(answer: Any, shown: Scenes) -> None:
     assert parts.method == "answer_inputs" and answer.sources(word, "sentence").method == "answer_inputs"
     patches = answer.patches(word, signed=True)
     assert patches.shape == (SIDE, SIDE)
-    assert np.allclose(answer.picture.laid_out(parts.row()), patches, atol=1e-6)  # each position is one patch here
+    assert np.allclose(
+        answer.prompt.picture.laid_out(parts.row()), patches, atol=1e-6
+    )  # each position is one patch here
     assert answer.matrix(signed=True).values[0, -1, : len(answer.prompt)] == pytest.approx(parts.row())
     read = answer.sources(word, signed=True, method="answer_rows")
     sums = read.provenance["evidence"]
     assert read.row().sum() == pytest.approx(sums["prompt"], abs=1e-4)
     assert sums["prompt"] + sums["answer"] + sums["constants"] == pytest.approx(sums["log_odds"], abs=1e-4)
-    assert answer.paths(3).log_odds == pytest.approx(answer.sources().provenance["evidence"]["log_odds"], abs=1e-3)
 
 
 def test_shares_of_patches(answer: Any, shown: Scenes) -> None:
@@ -81,10 +79,6 @@ def test_shares_of_patches(answer: Any, shown: Scenes) -> None:
     assert int(shares.argmax()) == place and 0 < shares.sum() <= 1 and shares.min() >= 0
     each = [answer.patches(token) for token in range(len(answer.ids))]
     assert np.allclose(answer.patches(), np.mean([one for one in each if one.any()], 0))
-    rows = answer.patches(word, method="rollout", through=False)
-    assert np.allclose(rows, answer.picture.laid_out(answer.sources(word, method="rollout").row()))
-    assert np.allclose(answer.patches(word, method="rollout"), answer.tower.patches(answer.sources(word, method="rollout").row()))  # fmt: skip
-    assert set(answer.visual_sinks) <= set(range(SIDE * SIDE))
 
 
 def test_an_image_is_a_unit(answer: Any, shown: Scenes) -> None:
@@ -125,10 +119,6 @@ def test_refusals(model: af.Model, answer: Any, shown: Scenes, tmp_path: Path) -
         af.InputError, match="has no processor for texts with an image: expected a vision-language model"
     ):
         af.wrap(model.model).answer(question, image=image)
-    with pytest.raises(
-        af.InputError, match="signed works only for answer edges followed all the way down: leave out method"
-    ):
-        answer.patches(signed=True, method="raw")
     with pytest.raises(af.InputError, match="method='nothing': expected one of 'answer_inputs', 'answer_rows'"):
         answer.sources(method="nothing")
 

@@ -195,7 +195,7 @@ def test_a_damaged_file_is_one_sentence(extension: str, tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", np.ones(3))
     others = [(tmp_path / name).read_bytes() for name in ("other.npz", "array.npy")]
     cut = [whole[: len(whole) * part // 8] for part in range(8)] + [whole[:-5]]
-    ours = b'{"format": "attnflow.TokenAttention", "version": 1, "dtype": "float64"}'
+    ours = b'{"format": "attnflow.TokenAttention", "version": 2, "dtype": "float64"}'
     other = [b"", b"\xff\xfe\x00", b"[]", b"{}", b"null", b"1", b"a,b\n1,2\n", b"[" * 100_000, ours]
     for content in [*cut, *others, *other]:
         path.write_bytes(content)
@@ -248,24 +248,6 @@ def test_other_programs_see_a_flipped_bit_in_the_pages_of_parquet(tmp_path: Path
         parquet.read_table(tmp_path / "a.parquet", page_checksum_verification=True)
 
 
-@pytest.mark.parametrize("extension", FORMATS)
-def test_files_of_the_first_version_are_read(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They call patches a grid, and their .parquet files have no checksum."""
-    path = path_of(tmp_path, extension)
-    labels = files.labels
-
-    def earlier(whole: TokenAttention) -> dict[str, Any]:
-        return {"grid" if name == "patches" else name: value for name, value in labels(whole).items()} | {"version": 1}
-
-    with monkeypatch.context() as before:
-        before.setattr(files, "labels", earlier)
-        before.setattr("attnflow.result.labels", earlier)
-        before.setattr(files, "DIGEST", b"something else")
-        image().save(path)
-    back = TokenAttention.load(path)
-    assert back.patches == (2, 3) and same(back, image())
-
-
 @pytest.mark.parametrize("forged", ["values", "meta"])
 def test_a_forged_size_takes_no_memory(forged: str, tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
@@ -316,7 +298,7 @@ def test_no_file_runs_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "wrong"),
     [("tokens", 5), ("tokens", ["a"]), ("layers", ["x"]), ("values", [[["x"]]]), ("values", [[[math.nan] * 7] * 7] * 2),
-     ("dtype", "object"), ("dtype", []), ("format", "other"), ("version", "one"), ("patches", 3), ("parts", 3),
+     ("dtype", "object"), ("dtype", []), ("format", "other"), ("patches", 3), ("parts", 3),
      ("provenance", 3), ("special", [2] * 7), ("word_ids", [9] * 7), ("text", None), ("queries", [0, 0])],
 )  # fmt: skip
 def test_a_file_with_a_wrong_field_is_one_sentence(field: str, wrong: object, tmp_path: Path) -> None:
@@ -326,16 +308,19 @@ def test_a_file_with_a_wrong_field_is_one_sentence(field: str, wrong: object, tm
         TokenAttention.load(path)
 
 
+@pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
 @pytest.mark.parametrize("extension", FORMATS)
-def test_a_newer_file_is_one_sentence(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_version_is_one_sentence(
+    extension: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = path_of(tmp_path, extension)
     with monkeypatch.context() as later:
-        later.setattr("attnflow.result_files.VERSION", VERSION + 1)
+        later.setattr("attnflow.result_files.VERSION", version)
         result().save(path)
     with pytest.raises(af.InputError) as caught:
         TokenAttention.load(path)
-    reads = f"has format version {VERSION + 1}, and attnflow {af.__version__} reads up to {VERSION}: update attnflow"
-    assert str(caught.value) == f"{str(path)!r} {reads}"
+    reads = f"has format version {version}, and attnflow {af.__version__} reads version {VERSION}: save it again"
+    assert str(caught.value) == f"{str(path)!r} {reads} with this attnflow"
 
 
 def test_parquet_without_pyarrow_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ def test_the_measure_that_a_folder_names(measure: str, tmp_path: Path) -> None:
             af.InputError, match=f"and the {measure} distance is not: expected edges='attention-gradient'"
         ):
             similarity.answer_inputs()
-        assert similarity.trace("attention-gradient")[0].gather().row().any()
+        assert similarity.trace("attention-gradient")[0].rollout(layer=-1).row().any()
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in ("integrated-gradients", "shapley")])

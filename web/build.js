@@ -13,10 +13,9 @@ const output = here("../src/attnflow/view/web"),
 const PAGES = {
   page: "saved",
   app: "app",
-  grid: "grid",
   corpus: "corpus",
   answer: "answer-saved",
-  pair: "pair",
+  similarity: "similarity",
 };
 
 const scripts = Object.entries(PAGES).map(([page, module]) => ({ out: `${page}.min`, in: here(`src/${module}.js`) }));
@@ -32,16 +31,15 @@ const options = {
   charset: "utf8",
   legalComments: "none",
 };
-const bundles = [
-  await build({ ...options, entryPoints: [...scripts, ...styles], outdir: output, format: "esm" }),
-  // A page of the documentation, which also opens from a folder: browsers load no modules there.
-  await build({ ...options, entryPoints: [here("src/try.js")], outdir: here("../docs/try"), format: "iife" }),
-];
+const { outputFiles } = await build({
+  ...options,
+  entryPoints: [...scripts, ...styles],
+  outdir: output,
+  format: "esm",
+});
 
 if (check) {
-  const fresh = new Map(
-    bundles.flatMap(({ outputFiles }) => (outputFiles ?? []).map(({ path, text }) => [path, text])),
-  );
+  const fresh = new Map((outputFiles ?? []).map(({ path, text }) => [path, text]));
   const stale = (await readdir(output)).map((name) => `${output}/${name}`).filter((path) => !fresh.has(path));
   for (const [path, text] of fresh) if ((await readFile(path, "utf8").catch(() => "")) !== text) stale.push(path);
   if (stale.length) {

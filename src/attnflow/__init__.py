@@ -4,8 +4,6 @@ attention_graph   builds the attention graph from attention weights: heads reduc
 rollout, flow     compute token attention [layer, query, input] from the graph
 token_attention   raw attention, rollout or flow of weights as a labelled result, which draws and saves itself
 max_flow          one pair, with the flow on every edge and the cut that proves it
-joint_flow        shares of all inputs in one maximum flow, the one of least norm; least_norm_flow gives its edges and
-                  proof
 single_head       token attention of one head
 rank_heads        ranks heads by how well they match an alignment; aligned_pairs makes one from a name, tokens or an
                   array
@@ -15,8 +13,6 @@ load, wrap        a model: trace(text) gives all of the above with tokens, words
                   answer(prompt) returns an Answer: what a language model writes, and where it came from
                   similarity(first, second) returns a Similarity: how similar a sentence-embedding model finds two texts
 evaluate          how well views agree with importance: evaluate.evaluate(model, texts, labels)
-column_sums       how much attention each key gets, from queries and keys alone; log_sum_exp gives the rows'
-                  denominators
 TokenAttention    a result: values with their labels; shows and saves itself
 """
 
@@ -27,7 +23,6 @@ from attnflow.errors import AttentionWarning, InputError, JobError, ModelError
 from attnflow.flow import CutEdge, FlowPath, MaxFlow, flow, max_flow
 from attnflow.graph import attention_graph, merge
 from attnflow.heads import HeadScore, aligned_pairs, rank_heads, single_head
-from attnflow.joint_flow import JointFlow, joint_flow, least_norm_flow
 from attnflow.labelled import token_attention
 from attnflow.result import Score, TokenAttention
 from attnflow.rollout import rollout
@@ -39,8 +34,6 @@ if TYPE_CHECKING:
     from attnflow import importance as importance
     from attnflow import view as view
     from attnflow.answer import Answer
-    from attnflow.attention_sums import column_sums, log_sum_exp
-    from attnflow.capture.paged import PagedCache
     from attnflow.capture.passes import Prediction
     from attnflow.long import LinearTrace
     from attnflow.model import Model, load, wrap
@@ -55,12 +48,10 @@ __all__ = [
     "HeadScore",
     "InputError",
     "JobError",
-    "JointFlow",
     "LinearTrace",
     "MaxFlow",
     "Model",
     "ModelError",
-    "PagedCache",
     "Prediction",
     "Score",
     "Similarity",
@@ -68,12 +59,8 @@ __all__ = [
     "Trace",
     "aligned_pairs",
     "attention_graph",
-    "column_sums",
     "flow",
-    "joint_flow",
-    "least_norm_flow",
     "load",
-    "log_sum_exp",
     "max_flow",
     "merge",
     "rank_heads",
@@ -85,7 +72,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # type checkers see only the names imported above
-    MODEL_NAMES = ("Answer", "LinearTrace", "Model", "PagedCache", "Prediction", "Similarity", "Trace", "load", "wrap")
+    MODEL_NAMES = ("Answer", "LinearTrace", "Model", "Prediction", "Similarity", "Trace", "load", "wrap")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
@@ -94,10 +81,8 @@ if not TYPE_CHECKING:  # type checkers see only the names imported above
         """Load what needs torch on first use, so that the import is instant and the rest runs without torch."""
         if name in ("corpus", "evaluate", "importance", "view"):
             return importlib.import_module(f"attnflow.{name}")
-        room = {"PagedCache": "capture.paged", "Prediction": "capture.passes"}.get(name, "model")
-        if name in ("column_sums", "log_sum_exp"):
-            room = "attention_sums"
-        elif name not in MODEL_NAMES:
+        room = "capture.passes" if name == "Prediction" else "model"
+        if name not in MODEL_NAMES:
             raise AttributeError(f"module 'attnflow' has no attribute {name!r}")
         try:
             import torch  # noqa: F401

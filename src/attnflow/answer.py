@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.answer_graph import AnswerGraph
-from attnflow.answer_paths import Bottleneck, Path, Paths
 from attnflow.answer_rows import Units, by_units, combined, mean_shares, passed_on, shares
 from attnflow.capture.answer_pass import AnswerPass, Parts, run_answer
-from attnflow.capture.encode import wired
-from attnflow.capture.frozen import Below
+from attnflow.capture.fingerprint import fingerprint_of_weights
+from attnflow.capture.frozen import Evidence
 from attnflow.capture.generate import Progress, Written
 from attnflow.capture.kv_cache import reading_cache
-from attnflow.capture.passes import Residual
-from attnflow.capture.picture import Picture
-from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span
+from attnflow.capture.prompt import AnswerLabels, Prompt, Span, find_span, plain_ids
 from attnflow.capture.runner import Runner
-from attnflow.capture.tower import Tower
-from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError
 from attnflow.importance.leave_out import LeaveOneOut, leave_out
 from attnflow.importance.verified import fit
@@ -54,8 +49,8 @@ class Answer:
     ids, labels: the tokens of the answer, and how they are shown.
     written: whether the model wrote the answer; False if it was given.
     writing: what generation left behind.
+    weights: the fingerprint of the model's weights when this answer was made.
     progress: called with the progress of leave-one-out, and of fading for a page.
-    earlier: the same answer when it was shorter, for a decoder. Its results are reused.
     """
 
     model: Runner
@@ -64,8 +59,8 @@ class Answer:
     labels: AnswerLabels
     written: bool
     writing: Written = field(repr=False)
+    weights: tuple[int, ...] = field(repr=False)
     progress: Progress | None = field(default=None, repr=False)
-    earlier: Answer | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         shown = self.text if len(self.text) <= 60 else self.text[:59] + "…"
@@ -81,15 +76,23 @@ class Answer:
         """The tokens of the answer, as they are shown."""
         return self.labels.tokens
 
+    def _check_weights(self) -> None:
+        """Refuse to compute anything more with other weights than the answer was made with."""
+        if fingerprint_of_weights(self.model.model) != self.weights:
+            raise InputError(
+                "the model's weights were changed after this answer was made, so what is computed now would belong to "
+                "neither model: call answer() again"
+            )
+
     @cached_property
     def _pass(self) -> AnswerPass:
-        """The pass over the tokens that the earlier answer does not have."""
-        known = () if self.earlier is None else self.earlier.ids
-        written = replace(self.writing, ids=self.ids[len(known) :])
-        return run_answer(self.model, (*self.prompt.ids, *known), written, beside=self.prompt.tensors)
+        self._check_weights()
+        written = replace(self.writing, ids=self.ids)
+        return run_answer(self.model, self.prompt.ids, written, beside=self.prompt.tensors)
 
     @cached_property
     def _fading_pass(self) -> AnswerPass:
+        self._check_weights()
         written = replace(self._pass.written, ids=self.ids)
         return run_answer(self.model, self.prompt.ids, written, freeze=False, beside=self.prompt.tensors)
 
@@ -100,8 +103,7 @@ class Answer:
     @cached_property
     def log_probabilities(self) -> Floats:
         """The log-probability of each answer token, given the prompt and the tokens before it."""
-        known = () if self.earlier is None else self.earlier.log_probabilities
-        return np.concatenate([known, self._pass.log_probabilities])
+        return self._pass.log_probabilities
 
     @property
     def probability(self) -> float:
@@ -116,8 +118,8 @@ class Answer:
     @cached_property
     def _rows_read(self) -> Parts:
         """One row for each answer token: what the position that decides it reads."""
-        parts = self._pass.parts()
-        return parts if self.earlier is None else self.earlier._rows_read.followed_by(parts)
+        self._check_weights()
+        return self._pass.parts()
 
     @cached_property
     def _rows_below(self) -> Parts:
@@ -125,22 +127,15 @@ class Answer:
 
         A place gets the parts of its patches. The parts of class tokens of the vision tower count as constants.
         """
-        assert self._wiring is not None and self.prompt.picture is not None
-        n, image = len(self.prompt.ids), np.array(self.prompt.image)
-        chosen = (self._wiring.patch >= 0) & (self._wiring.place >= 0)
-        below = [self._below(token) for token in range(len(self.ids))]
-        rows = np.zeros((len(below), n + len(self.ids)))
-        for row, one in zip(rows, below, strict=True):
-            row[: len(one.text)] = one.text.cpu().numpy()
-            row += np.bincount(image[self._wiring.place[chosen]], one.tower.cpu().numpy()[chosen], len(row))
-        odds = np.array([one.y for one in below])
-        rest = sum(one.constants + float(one.tower.cpu().numpy()[~chosen].sum()) for one in below)
+        n, below = len(self.prompt.ids), [self._below(token) for token in range(len(self.ids))]
+        rows = np.stack([np.pad(one.own.cpu().numpy(), (0, 1)) for one in below])  # no position reads the last token
+        odds, rest = np.array([one.y for one in below]), sum(one.constants for one in below)
         return Parts(odds, rows[:, :n], rows[:, n:], rest, max(one.gap for one in below))
 
     @cached_property
     def _goes_down(self) -> bool:
         """Whether answer edges can be followed to patches of an image, each of which has a place in the prompt."""
-        return self.prompt.picture is not None and self._wiring is not None
+        return self.prompt.picture is not None
 
     def sources(
         self,
@@ -151,7 +146,7 @@ class Answer:
         method: str | None = None,
         signed: bool = False,
         layer: int = -1,
-        residual: Residual = 0.5,
+        residual: float = 0.5,
         sinks: str = "keep",
         edges: str | None = None,
     ) -> TokenAttention:
@@ -177,10 +172,8 @@ class Answer:
             "answer_inputs" (for a prompt with an image: answer edges followed all the way down, to words and patches);
             "fading" (how fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one
             scale, see `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer,
-            residual, sinks and edges as in `Trace`; or "gather" or "columns" of edges that are about the answer
-            (`Trace.gather`; columns treats every position as its own token).
-            The values of a unit's tokens are added up, except for flow: flow to a unit is the maximum flow from the
-            whole span to the whole unit, as in `bottleneck`.
+            residual, sinks and edges as in `Trace`. The values of a unit's tokens are added up. Flows to tokens share
+            edges, so flow needs unit="token".
         signed: return parts of the log-odds (the default method is then "answer_rows"), including the first token; what
             counts against the answer is negative. For fading these are slopes, for "combined" the sum of both.
         """
@@ -217,10 +210,11 @@ class Answer:
         else:
             if signed:
                 raise InputError(f"signed needs method={METHOD!r}, {FADING!r} or {COMBINED!r}: attention has no sign")
+            if method == "flow" and unit != "token":
+                raise InputError('flows to tokens share edges and do not add up: give unit="token"')
+            self._check_weights()
             values, about = self._graph.scores(method, tokens, layer, residual, sinks, edges)
             merged = by_units(values, units.groups)
-            if method == "flow" and unit != "token":  # flows to tokens that share edges do not add up
-                merged = self._graph.flow_to(units, tokens, layer, residual, sinks, edges)
         if verify:
             return self._verified(tokens, units, unit, merged, verify, about)
         return self._result(method, merged, tokens, units, unit, about)
@@ -258,142 +252,60 @@ class Answer:
         result = self._result("hops", values, tokens, self._with_answer(units), unit, about)
         return replace(result, parts=("prompt",) * len(units.texts) + ("answer",) * len(self.ids))
 
-    @property
-    def picture(self) -> Picture | None:
-        """Where the image is among the tokens of the prompt, row by row; None if there is none or its place is unknown."""
-        return self.prompt.picture
-
-    def patches(
-        self, span: Span | None = None, *, method: str | None = None, through: bool = True, signed: bool = False
-    ) -> Floats:
+    def patches(self, span: Span | None = None, *, signed: bool = False) -> Floats:
         """Return what each patch of the image gave to the answer, ``[row, column]``: shares of what the whole prompt gave.
 
-        By default answer edges are followed all the way down, through all layers of the text and of the vision tower:
+        Answer edges are followed all the way down, through all layers of the text and of the vision tower:
         ``x0·∂y/∂x0``, where x0 enters the tower and y is the log-odds with attention, norm scales and gates held
         constant. These parts and those of the words add up to the log-odds. A tower moves what it sees: a position of
         the text need not hold what is at its place in the image.
 
         span: a part of the answer, as in `sources`; a written word, for example. The result is the mean over its
             tokens.
-        method: another method of `sources`, for comparison: it gives shares of positions in the text, and attention
-            rollout (`attnflow.capture.tower.Tower`) distributes these over the patches.
-        through: False stops at the places of the image in the text, by answer_rows or ``method``.
-        signed: return parts of the log-odds; what counts against the answer is negative. Only without method and
-            through.
+        signed: return parts of the log-odds; what counts against the answer is negative.
         """
         if not self.prompt.image:
             raise InputError("this prompt has no image: give image= to Model.answer")
-        if signed and (method is not None or not through):
-            raise InputError(
-                "signed works only for answer edges followed all the way down: leave out method and through"
-            )
-        if through and method is None:
-            return self._map(span, signed)
-        picture = self.prompt.picture
-        if picture is None:
-            raise InputError(
-                "no position of this prompt stands for a place of the image: query tokens read all of it, or the model "
-                "reads it in several crops. Leave out method and through"
-            )
-        row = self.sources(span, method=METHOD if method is None else method).row()
-        if not through:
-            return np.asarray(picture.laid_out(row), np.float64)
-        if self.tower is None:
-            raise InputError(
-                "the attention of the vision tower was not captured, or the tower passes on states of several layers: "
-                "leave out method, or give through=False"
-            )
-        return self.tower.patches(row)
-
-    def _map(self, span: Span | None, signed: bool) -> Floats:
-        wiring = self._wiring
-        if wiring is None:
+        if self.prompt.wiring is None:
             raise InputError(
                 "patches of the image cannot be matched to inputs of this model's vision tower: it reads the image in "
                 "several crops, or has no tower that can be watched. sources() gives shares of positions instead"
             )
-        below = [self._below(token) for token in self._span(span)]
-        some = [self._patch_shares(one, wiring, signed) for one in below]
+        some = [self._of_patches(token, signed) for token in self._span(span)]
         counted = [one for one in some if one.any()] or some  # a token without any support does not count
         total = sum(some) if signed else sum(counted) / len(counted)
-        return np.asarray(total, np.float64).reshape(wiring.rows, wiring.columns)
+        return np.asarray(total, np.float64).reshape(self.prompt.wiring.rows, self.prompt.wiring.columns)
 
-    def _patch_shares(self, below: Below, wiring: Wiring, signed: bool) -> Floats:
+    def _of_patches(self, token: int, signed: bool) -> Floats:
         """Return what one answer token gets from each patch."""
+        wiring, below = self.prompt.wiring, self._below(token)
+        assert wiring is not None and below.tower is not None
         tower, chosen = below.tower.cpu().numpy(), wiring.patch >= 0
-        patches: Floats = np.bincount(wiring.patch[chosen], tower[chosen], wiring.rows * wiring.columns).astype(
-            np.float64
-        )
+        size = wiring.rows * wiring.columns
+        patches = np.bincount(wiring.patch[chosen], tower[chosen], size).astype(np.float64)
         if signed:
             return patches
-        words = below.text.cpu().numpy()[: len(self.prompt.ids)].copy()
-        words[self._left_out] = 0
-        rest = np.concatenate([words, tower[~chosen]])
-        total = float(np.maximum(patches, 0).sum() + np.maximum(rest, 0).sum())
-        return np.asarray(np.maximum(patches, 0) / (total or 1.0))
+        words = below.own.cpu().numpy()[: len(self.prompt.ids)].copy()
+        words[[*self._left_out, *self.prompt.image]] = 0
+        supports = [np.maximum(x, 0).sum() for x in (patches, words, tower[~chosen])]
+        return np.asarray(np.maximum(patches, 0) / (float(sum(supports)) or 1.0))
 
     @cached_property
-    def _wiring(self) -> Wiring | None:
-        return wired(self.model, self.prompt.tensors, self.prompt.image)
-
-    @cached_property
-    def _whole_way(self) -> AnswerPass:
-        """The pass whose gradients continue down through the vision tower."""
-        assert self._wiring is not None
-        return run_answer(
+    def _below(self) -> Callable[[int], Evidence]:
+        """Split the log-odds of an answer token over the inputs of the text and of the vision tower."""
+        assert self.prompt.wiring is not None
+        self._check_weights()
+        whole = run_answer(
             self.model, self.prompt.ids, replace(self.writing, ids=self.ids), beside=self.prompt.tensors,
-            tower=self._wiring.path, image=self.prompt.image,
+            down=self.prompt.wiring.down(self.prompt.image),
         )  # fmt: skip
 
-    @cached_property
-    def _belows(self) -> dict[int, Below]:
-        return {}
+        @cache
+        def below(token: int) -> Evidence:
+            self._check_weights()
+            return whole.below(token)
 
-    def _below(self, token: int) -> Below:
-        if token not in self._belows:
-            self._belows[token] = self._whole_way.below([token])
-        return self._belows[token]
-
-    @property
-    def tower(self) -> Tower | None:
-        """The vision tower below the image of the prompt, from a separate pass."""
-        return self._graph.attention.tower
-
-    @cached_property
-    def visual_sinks(self) -> tuple[int, ...]:
-        """Places of the image that take attention whatever the prompt asks, numbered row by row.
-
-        They are sinks of some layer of the text (`attnflow.sinks.sink_positions`).
-        """
-        if self.prompt.picture is None:
-            return ()
-        sinks = set(self._graph.attention.sinks() or ())
-        return tuple(number for number, place in enumerate(self.prompt.picture.places) if place in sinks)
-
-    def paths(self, limit: int = 10, span: Span | None = None) -> Paths:
-        """Return the strongest edges from the positions that decide the answer to what they read, with their signs.
-
-        Each edge is an exact part of the log-odds of its answer token. The list also has sums: ``explained`` over the
-        listed edges, ``edges`` over all, ``own`` for what the deciding positions hold themselves, and ``constants``.
-        """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"limit={limit!r}: expected an int of at least 1")
-        tokens = self._span(span)
-        whole = self if self.earlier is None else replace(self, earlier=None)
-        layers = whole._pass.parts(every=True).layers
-        assert layers is not None
-        values = layers[:, tokens]  # [layer, row, token of the prompt or the answer]
-        strongest = np.argsort(-np.abs(values), axis=None, kind="stable")[:limit]
-        both, n = (*self.prompt.tokens, *self.tokens), len(self.prompt.ids)
-        paths = []
-        for l, row, key in zip(*(x.tolist() for x in np.unravel_index(strongest, values.shape)), strict=True):
-            part, place = ("prompt", key) if key < n else ("answer", key - n)
-            value = float(values[l, row, key])
-            paths.append(Path(self.tokens[tokens[row]], tokens[row], l, both[key], place, part, value))
-        sums = self._evidence(tokens, self._rows_read)["evidence"]
-        edges = float(values.sum())
-        own = sums["prompt"] + sums["answer"] - edges
-        return Paths([path for path in paths if path.value != 0], sums["log_odds"], edges, own, sums["constants"])
+        return below
 
     def leave_out(
         self,
@@ -407,35 +319,19 @@ class Answer:
         """Return how much the log-probability of the answer falls without each unit: exact, one pass per unit.
 
         only: leave out this unit alone, by its number or by a part of its text that no other unit has.
-        how: "remove" deletes the unit from the prompt, "mask" hides it from attention, "replace" substitutes another
-            token (replacement) for each of its tokens. A negative value means that the answer is likelier without the
-            unit.
+        how: "remove" deletes the unit from the prompt, "replace" substitutes another token (replacement) for each of its
+            tokens. A negative value means that the answer is likelier without the unit.
         """
         if replacement is not None and how != "replace":
             raise InputError(f"replacement={replacement!r:.60} needs how='replace', and how is {how!r:.60}")
         tokens, units = self._span(span), self._units(unit)
         if only is not None:
-            number = units.number(only)
-            units = Units((units.texts[number],), (units.groups[number],))
-        measured = self._left(units.groups, how, replacement)
+            units = units.only([units.number(only)])
+        measured = self._left(units, how, replacement)
         falls = (measured.whole[None] - measured.without)[:, tokens].sum(1)
         about = {"how": how, "log_probability": float(measured.whole[tokens].sum()), "values": FALLS}
         result = self._result("leave_out", falls, tokens, units, unit, about)
         return replace(result, parts=("verified",) * len(falls))
-
-    def bottleneck(
-        self, to: int | str, unit: str = "sentence", span: Span | None = None, edges: str = "answer"
-    ) -> Bottleneck:
-        """Return the maximum flow from the span to one unit of the prompt through all layers, with its minimum cut.
-
-        The tokens of every unit, and those of the span, are merged before the flow is solved, exactly. The cut names
-        units, the span and single tokens.
-
-        to: the unit's number, or a part of its text that no other unit has.
-        edges: "answer" uses the support for the answer along each edge as capacity, in log-odds; "attention" uses the
-            paper's graph.
-        """
-        return self._graph.bottleneck(self._units(unit), to, self._span(span), edges)
 
     def show(
         self,
@@ -493,7 +389,7 @@ class Answer:
 
     def _units(self, unit: str) -> Units:
         units = self.prompt.units(unit)
-        return Units(units.texts, units.groups)
+        return Units(units.texts, units.groups, units.breaks or ("",) * len(units.texts))
 
     @property
     def _left_out(self) -> list[int]:
@@ -529,25 +425,27 @@ class Answer:
         notes = list(self._notes(tokens, shares).values())
         return {"reliability": notes} if notes else {}
 
-    def _left(self, groups: Sequence[Sequence[int]], how: str, replacement: str | int | None) -> LeaveOneOut:
+    def _left(self, units: Units, how: str, replacement: str | int | None) -> LeaveOneOut:
         if self.prompt.tensors:
             raise InputError(
                 "parts of a prompt with an image cannot be left out: the model counts the tokens that stand for the image. "
                 "sources() and patches() need no leaving out"
             )
+        self._check_weights()
         n, cache = len(self.prompt.ids), self.writing.cache
         if cache is not None and n > 1 and self.writing.source is None:
             cache = reading_cache(cache, n - 1, self.writing.item, self.writing.start)
+        breaks = [plain_ids(self.model, text) if text and how == "remove" else [] for text in units.breaks]
         return leave_out(
-            self.model, self.prompt.ids, self.ids, groups, how=how, replacement=replacement, cache=cache,
-            progress=self.progress,
+            self.model, self.prompt.ids, self.ids, units.groups, how=how, replacement=replacement, breaks=breaks,
+            cache=cache, progress=self.progress,
         )  # fmt: skip
 
     def _verified(
         self, tokens: Sequence[int], units: Units, unit: str, estimates: Floats, count: int, about: dict[str, Any]
     ) -> TokenAttention:
         first = np.argsort(-estimates, kind="stable")[:count].tolist()
-        measured = self._left([units.groups[i] for i in first], "remove", None)
+        measured = self._left(units.only(first), "remove", None)
         falls = (measured.whole[None] - measured.without)[:, list(tokens)].sum(1)
         values, verified = fit(estimates, dict(zip(first, falls.tolist(), strict=True)))
         whole = float(measured.whole[list(tokens)].sum())
@@ -563,7 +461,9 @@ class Answer:
 
         n = len(self.prompt.ids)
         groups = [*units.groups, units.rest(n)]
-        faded = by_units(self._fading_pass.fading(tokens), groups)
+        fading = self._fading_pass
+        self._check_weights()
+        faded = by_units(fading.fading(tokens), groups)
         if method == FADING:
             return faded, {"values": SLOPES, **self._reliability(tokens, shares=False)}
         parts = self._rows_read.prompt[tokens].sum(0, dtype=np.float64)

@@ -16,15 +16,21 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Units:
-    """Units of a prompt: the text or name of each, and its tokens."""
+    """Units of a prompt: the text or name of each, its tokens, and white space after it that its last token contains."""
 
     texts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
+    breaks: tuple[str, ...] = ()
 
     def rest(self, length: int) -> tuple[int, ...]:
         """Return the tokens below length that are in no unit."""
         members = {i for group in self.groups for i in group}
         return tuple(i for i in range(length) if i not in members)
+
+    def only(self, numbers: Sequence[int]) -> Units:
+        """Return the units with these numbers."""
+        texts, groups = tuple(self.texts[i] for i in numbers), tuple(self.groups[i] for i in numbers)
+        return Units(texts, groups, tuple(self.breaks[i] for i in numbers))
 
     def number(self, unit: int | str) -> int:
         """Return the number of the unit with this number, or with this text in it and in no other unit."""

@@ -9,27 +9,16 @@ from torch import Tensor
 
 from attnflow._arrays import to_numpy
 from attnflow.capture.inside import Inside
-from attnflow.edges.weights import Signed, answer_values, evidence_sums, gather_residual, gathered, values_named
+from attnflow.edges.weights import Signed, answer_values, evidence_sums, values_named
 from attnflow.edges.weights import answer_rows as edge_rows
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention, summed
 from attnflow.selection import Query
 from attnflow.source_methods import INPUTS, METHOD, trace_method
-from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, seconds_of
+from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of
 
 if TYPE_CHECKING:
     from attnflow.trace import Trace
-
-
-def gather(trace: Trace, residual: float | None, receptive_field: str | None) -> TokenAttention:
-    """See `attnflow.Trace.gather`."""
-    if trace.unmerged is not None:
-        return _of_groups(trace, gather(trace.unmerged, residual, receptive_field))
-    share = gather_residual(len(trace.ends), residual)
-    values = to_numpy(gathered(trace, share, receptive_field))[None, None]
-    chosen, top = natural(trace), [len(trace.ends) - 1]
-    notes = notes_of_rows(trace, "gather", values[-1], top, chosen)
-    return result_of(trace, "gather", values, top, chosen, {"residual": share}, words=False, notes=notes)
 
 
 def _answered(trace: Trace) -> Inside:
@@ -50,7 +39,6 @@ def _of_groups(trace: Trace, result: TokenAttention) -> TokenAttention:
         word_texts=trace.word_texts,
         special=trace.special,
         patches=trace.patches,
-        seconds=seconds_of(trace),
         provenance={**result.provenance, **record},
     )
 

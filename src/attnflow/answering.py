@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +12,11 @@ from torch import Tensor
 
 from attnflow.answer import Answer
 from attnflow.capture.encode import decoder_limit
-from attnflow.capture.generate import Growth, Progress, Written, check_count, check_writer, write
+from attnflow.capture.fingerprint import fingerprint_of_weights
+from attnflow.capture.generate import Progress, Written, check_count, check_writer, write
 from attnflow.capture.kv_cache import snapshot
 from attnflow.capture.picture_prompt import read_picture_prompt
 from attnflow.capture.prompt import AnswerLabels, Prompt, plain_ids, prompt_of_ids, read_prompt, with_answer
-from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Runner
 from attnflow.capture.same_prompt import check_cache, is_same
 from attnflow.errors import InputError, TextError
@@ -37,8 +36,6 @@ CHECKED = 32
 
 Messages = Sequence[Mapping[str, str]]
 PromptLike = str | Messages | Sequence[int] | Tensor | Prompt
-Watch = Callable[[Answer], None]
-"""A function that is called with the answer so far, while it is written."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +75,17 @@ def answer_one(
     reading: Reading,
     cache: Any,
     progress: Progress | None,
-    watch: Watch | None = None,
+    streamer: Any = None,
 ) -> Answer:
     """Return the answer to one prompt."""
     check_writer(model)
-    if watch is not None:
-        check_alone(model.model, "watch is called by each process's own clock")
     read = reading.prompt(model, prompt)
     if answer is None:
         if cache is not None:
             raise InputError("cache needs answer=, the tokens that were written with it: give both")
-        return _wanted(_written(model, [read], max_new_tokens, progress, watch)[0])
-    if watch is not None:
-        raise InputError("watch needs an answer that the model writes, and this one is given: leave either out")
+        return _wanted(_written(model, [read], max_new_tokens, progress, streamer)[0])
+    if streamer is not None:
+        raise InputError("streamer needs an answer that the model writes, and this one is given: leave either out")
     return _given(model, read, answer, cache, progress)
 
 
@@ -164,11 +159,10 @@ def _written(
     prompts: Sequence[Prompt],
     max_new_tokens: int,
     progress: Progress | None,
-    watch: Watch | None = None,
+    streamer: Any = None,
 ) -> list[Answer | InputError]:
-    """Return what the model writes for the prompts of one batch, or errors. watch: only for one prompt."""
+    """Return what the model writes for the prompts of one batch, or errors. streamer: only for one prompt."""
     check_count(max_new_tokens)
-    growth = None if watch is None else _growth(model, prompts[0], watch)
     limit = model.limit()
     two_stacks = getattr(model.config, "is_encoder_decoder", False)
     rooms = []
@@ -185,7 +179,7 @@ def _written(
         numbers = [number for number, other in enumerate(rooms) if other == room and number not in answers]
         beside = prompts[numbers[0]].tensors if numbers else None  # a prompt with an image is alone in its batch
         ids = [prompts[number].ids for number in numbers]
-        texts = write(model, ids, room, progress, growth, beside) if numbers else []
+        texts = write(model, ids, room, progress, streamer, beside) if numbers else []
         for number, written in zip(numbers, texts, strict=True):
             answers[number] = _answer(model, prompts[number], written, progress)
     return [answers[number] for number in range(len(prompts))]
@@ -197,43 +191,11 @@ def _answer(model: Runner, prompt: Prompt, written: Written, progress: Progress 
             "answer",
             "the model writes nothing: its first token ends the text. Change the prompt, or give a text as answer=",
         )
-    if prompt.tensors or not _is_usable(model, prompt, written):
-        written = replace(written, cache=None)
-    return Answer(model, prompt, written.ids, _labels(model, prompt, written.ids), True, written, progress)
-
-
-def _is_usable(model: Runner, prompt: Prompt, written: Written) -> bool:
-    """Return whether the cache left by generation contains what the model computes without a cache."""
-    some = prompt.ids[:CHECKED]
-    return written.cache is not None and is_same(model, written.cache, some, written.item, written.start)
-
-
-def _growth(model: Runner, prompt: Prompt, watch: Watch) -> Growth:
-    """Call ``watch`` with the answer at its first token, and again whenever writing has taken as long as the last call.
-
-    Explaining an answer while it grows thus takes at most as long as writing it. Each call reuses the results of the last.
-    """
-    two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
-    earlier: Answer | None = None
-    usable: bool | None = None
-    ended, took = 0.0, 0.0
-
-    def growth(written: Written) -> None:
-        nonlocal earlier, usable, ended, took
-        begun = time.monotonic()
-        if earlier is not None and begun - ended < took:
-            return
-        usable = not prompt.tensors and _is_usable(model, prompt, written) if usable is None else usable
-        writing = written if usable else replace(written, cache=None)
-        labels = _labels(model, prompt, written.ids)
-        known = None if two_stacks or prompt.tensors else earlier
-        answer = Answer(model, prompt, written.ids, labels, True, writing, earlier=known)
-        watch(answer)
-        ended = time.monotonic()
-        took = 0.0 if earlier is None else ended - begun  # the first call also checks the model
-        earlier = answer
-
-    return growth
+    usable = not prompt.tensors and written.cache is not None
+    if not usable or not is_same(model, written.cache, prompt.ids[:CHECKED], written.item, written.start):
+        written = replace(written, cache=None)  # it does not contain what the model computes without a cache
+    labels, weights = _labels(model, prompt, written.ids), fingerprint_of_weights(model.model)
+    return Answer(model, prompt, written.ids, labels, True, written, weights, progress)
 
 
 def _given(model: Runner, prompt: Prompt, answer: Any, cache: Any, progress: Progress | None) -> Answer:
@@ -290,7 +252,8 @@ def _of(model: Runner, prompt: Prompt, ids: Sequence[int], cache: Any, progress:
             "too long", f"the answer has {len(ids)} tokens, and the model writes at most {longest}: shorten it"
         )
     numbers = tuple(int(i) for i in ids)
-    return Answer(model, prompt, numbers, _labels(model, prompt, numbers), False, Written(numbers, cache), progress)
+    labels, weights = _labels(model, prompt, numbers), fingerprint_of_weights(model.model)
+    return Answer(model, prompt, numbers, labels, False, Written(numbers, cache), weights, progress)
 
 
 def _labels(model: Runner, prompt: Prompt, ids: Sequence[int]) -> AnswerLabels:

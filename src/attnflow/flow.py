@@ -13,14 +13,19 @@ from numpy.typing import NDArray
 from attnflow._arrays import index, indices, positions, to_numpy
 from attnflow._core import native
 from attnflow.errors import InputError
-from attnflow.flow_pairs import TOO_LARGE, Floats, Question, can_prove, pair_flows, total_steps
 from attnflow.graph import graph_layers, level_widths
 from attnflow.selection import select_layers
 
 if TYPE_CHECKING:
     from attnflow._core import Graph
 
+Floats = NDArray[np.float64]
+Steps = dict[str, int]
 MOST_THREADS = 256  # each needs two copies of the inner layers
+TOO_LARGE = (
+    "a flow of this graph exceeds the largest double (about 1.8e308): scale its capacities down, for example by "
+    "A * 2.0**-64; the flows scale by the same factor"
+)
 
 
 def flow(
@@ -49,10 +54,7 @@ def flow(
     threads: the number of threads; None for all cores. The result does not depend on it.
 
     The result is a float64 numpy array ``[layer, query, input]``, with the batch axis in front, also for tensors (a maximum
-    flow has no useful gradient). All axes stay, even for a single int.
-
-    On a CUDA device (square graphs of up to 512 positions, with Triton) the GPU proves what it can in float64, and the C++
-    solver does the rest; the values are the same to 1e-12.
+    flow has no useful gradient), which are copied to the CPU. All axes stay, even for a single int.
 
     >>> import numpy as np, attnflow as af
     >>> A = af.attention_graph(np.full((2, 1, 2, 2), 0.5))
@@ -78,7 +80,7 @@ def flow_and_steps(
     tokens: int | Iterable[int] | None = None,
     layers: int | Iterable[int] | None = None,
     threads: int | None = None,
-) -> tuple[Floats, dict[str, int]]:
+) -> tuple[Floats, Steps]:
     """Return `flow`, and how many pairs each step of the solver proved (for benchmarks)."""
     matrices, _ = graph_layers(A, infinite=True)
     threads = thread_count(threads)
@@ -95,12 +97,8 @@ def flow_and_steps(
     rows = indices(queries, min(sizes), "query")
     columns = indices(tokens, widths[0], "token")
     batched = matrices[0].ndim == 3
-    if can_prove(matrices, levels):
-        texts = [matrix if batched else matrix[None] for matrix in matrices]
-        flows, steps = pair_flows(texts, _question(len(texts[0]), widths[0], levels, rows, columns), threads)
-        return (flows if batched else flows[0]), steps
     results: list[Floats] = []
-    counts: list[dict[str, int]] = []
+    counts: list[Steps] = []
     for b in range(matrices[0].shape[0] if batched else 1):
         graph = _native_graph(matrices, b if batched else None)
         try:
@@ -109,13 +107,8 @@ def flow_and_steps(
             raise InputError(TOO_LARGE) from None
         results.append(values)
         counts.append(steps)
-    return (np.stack(results) if batched else results[0]), total_steps(counts)
-
-
-def _question(texts: int, length: int, levels: list[int], queries: list[int], tokens: list[int]) -> Question:
-    """Return the question of the same queries and tokens for every text."""
-    repeated = np.tile(np.array(queries, dtype=np.int32), (texts, 1))
-    return Question(np.full(texts, length, dtype=np.int32), levels, repeated, np.array(tokens, dtype=np.int32))
+    totals = {name: sum(steps[name] for steps in counts) for name in counts[0]}
+    return (np.stack(results) if batched else results[0]), totals
 
 
 def thread_count(threads: int | None) -> int:

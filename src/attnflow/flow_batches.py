@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow._arrays import Array, as_layers, indices, is_tensor, positions
+from attnflow._core import native
 from attnflow.errors import InputError
-from attnflow.flow import thread_count
-from attnflow.flow_pairs import Floats, Question, Steps, pair_flows, total_steps
+from attnflow.flow import TOO_LARGE, Floats, Steps, thread_count
 
 
 def batch_flows(
@@ -25,7 +24,7 @@ def batch_flows(
     """Return `flow` from one query of every text of a padded batch to all its tokens, and the pairs that each step proved.
 
     layers: one array or tensor ``[text, position, position]`` per layer; rows are queries. Entries beyond the length of a
-        text are not read. Tensors on a CUDA device stay there, except for texts that the GPU cannot finish.
+        text are not read. Tensors are copied to the CPU.
     lengths, queries: one for each text; negative queries count from the end of the text.
     at: which layers to compute, counted from 0, as in `flow`.
     threads: the number of threads of the solver; None for all cores. The result does not depend on it.
@@ -39,7 +38,7 @@ def batch_flows(
     >>> values.tolist()
     [[[0.75, 0.25], [1.0, 0.5]]]
     """
-    arrays = _square(as_layers(layers, "the batch"))
+    arrays = _square([_on_host(layer) for layer in as_layers(layers, "the batch")])
     texts, n, _ = arrays[0].shape
     sizes = _lengths(lengths, texts, n)
     rows = _queries(queries, sizes)
@@ -49,17 +48,28 @@ def batch_flows(
     values = np.full((texts, len(levels), n), np.nan)
     values[finite] = 0.0
     if not finite.any() or not levels:
-        return values, total_steps([])
+        return values, {}
     if not finite.all():
         kept = np.flatnonzero(finite)
-        arrays = [layer[_on_device_of(layer, kept)] for layer in arrays]
+        arrays = [layer[kept] for layer in arrays]
         sizes, rows = sizes[kept], rows[kept]
-    flows, steps = pair_flows(arrays, Question(sizes, levels, rows[:, None], np.arange(n, dtype=np.int32)), workers)
-    values[finite] = flows[:, :, 0]
+    there = np.broadcast_to(np.arange(n) < sizes[:, None, None], (len(sizes), len(levels), n))
+    text, level, token = np.nonzero(there)
+    pairs = np.stack([text, np.array(levels)[level], rows[text], token], 1).astype(np.int32)
+    flows = np.zeros(there.shape)
+    try:
+        flows[there], steps = native().text_flows(arrays[: max(levels)], sizes, pairs, workers)
+    except OverflowError:
+        raise InputError(TOO_LARGE) from None
+    values[finite] = flows
     return values, steps
 
 
-def _square(layers: list[Array]) -> list[Array]:
+def _on_host(layer: Array) -> NDArray[Any]:
+    return np.ascontiguousarray(layer.detach().cpu().numpy() if is_tensor(layer) else layer)
+
+
+def _square(layers: list[NDArray[Any]]) -> list[NDArray[Any]]:
     if not layers:
         raise InputError("the batch has no layers: expected at least one array [text, position, position]")
     for number, layer in enumerate(layers):
@@ -90,21 +100,13 @@ def _queries(queries: Iterable[int], sizes: NDArray[np.int32]) -> NDArray[np.int
     return (rows % sizes).astype(np.int32)
 
 
-def _finite_texts(layers: Sequence[Array], sizes: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return which texts have only finite numbers within their length; all texts are checked at once, on their device."""
-    xp: Any = sys.modules["torch"] if is_tensor(layers[0]) else np
-    within = _on_device_of(layers[0], np.arange(layers[0].shape[1]) < sizes[:, None])
+def _finite_texts(layers: Sequence[NDArray[Any]], sizes: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which texts have only finite numbers within their length."""
+    within = np.arange(layers[0].shape[1]) < sizes[:, None]
     inside = within[:, :, None] & within[:, None, :]
-    finite = [(xp.isfinite(layer) | ~inside).all((1, 2)) for layer in layers]
-    negative = [((layer < 0) & inside).any((1, 2)) for layer in layers]
-    flags = xp.stack([xp.stack(finite).all(0), xp.stack(negative).any(0)])
-    good, bad = flags.cpu().numpy() if is_tensor(flags) else flags
+    bad = np.stack([((layer < 0) & inside).any((1, 2)) for layer in layers]).any(0)
     if bad.any():
         text = int(np.argmax(bad))
         raise InputError(f"the graph of text {text} has a negative capacity: expected non-negative numbers")
-    kept: NDArray[np.bool_] = good
-    return kept
-
-
-def _on_device_of(layer: Array, x: NDArray[Any]) -> Array:
-    return sys.modules["torch"].as_tensor(x, device=layer.device) if is_tensor(layer) else x
+    finite: NDArray[np.bool_] = np.logical_and.reduce([(np.isfinite(x) | ~inside).all((1, 2)) for x in layers])
+    return finite

@@ -27,7 +27,7 @@ Groups = Sequence[Any] | NDArray[Any]
 """Lists of positions, or one label per position; or one of these for every level of the graph."""
 
 LAYER_AXES = "[head, query, key] or [batch, head, query, key]"
-ARRAY_AXES = "[layer, head, query, key] or [batch, layer, head, query, key]"
+ARRAY_AXES = "[layer, head, query, key], or for a batch a list with [batch, head, query, key] of every layer"
 
 
 def attention_graph(
@@ -38,12 +38,12 @@ def attention_graph(
 ) -> ArrayT:
     """Return the attention graph ``A = (1 - residual) · W̄ + residual · I``, with W̄ the heads reduced (paper, section 3).
 
-    ``weights`` is ``W[layer, head, query, key]``, with a batch axis in front if there is a batch; or a sequence with one
-    array per layer, ``[head, query, key]`` or ``[batch, head, query, key]``. ``attentions`` of transformers is a sequence
-    like this: pass it as it is, not stacked. ``trace.weights`` of a trace that kept all heads works too. The result is of
-    the type of the input, numpy or torch, on its device and with its gradient; half precision becomes single. It is
-    ``[layer, query, key]`` with the batch axis in front, or a list of matrices if the layers differ in size (these need
-    ``residual=0``).
+    ``weights`` is ``W[layer, head, query, key]``, or a sequence with one array per layer, ``[head, query, key]`` or
+    ``[batch, head, query, key]``. ``attentions`` of transformers is a sequence like this: pass it as it is, not stacked,
+    because nothing in an array of five axes says whether layers or texts come first. ``trace.weights`` of a trace that
+    kept all heads works too. The result is of the type of the input, numpy or torch, on its device and with its gradient;
+    half precision becomes single. It is ``[layer, query, key]`` with the batch axis in front if there is a batch, or a
+    list of matrices if the layers differ in size (these need ``residual=0``).
 
     heads: "mean", "max", "min", or a list of heads to average. After "max" and "min" each row is divided by its sum, so
         that rows sum to one again.
@@ -61,7 +61,7 @@ def attention_graph(
 
 def check_residual(residual: float) -> None:
     if isinstance(residual, bool) or not isinstance(residual, int | float | np.number) or not 0 <= residual <= 1:
-        raise InputError(f"residual={residual!r}: expected a weight between 0 and 1 (the paper uses 0.5)")
+        raise InputError(f"residual={residual!r}: expected a number between 0 and 1 (the paper uses 0.5)")
 
 
 def with_residual(weights: ArrayT, residual: float) -> ArrayT:
@@ -70,12 +70,6 @@ def with_residual(weights: ArrayT, residual: float) -> ArrayT:
     if residual == 0:
         return weights
     graph: ArrayT = (1 - residual) * weights + residual * eye_like(weights, int(weights.shape[-1]))
-    return graph
-
-
-def with_own_shares(weights: ArrayT, shares: ArrayT) -> ArrayT:
-    """Return ``(1 - r_q) · W[q, k] + r_q · [q = k]``: `with_residual` with a separate weight ``r[…, query]`` per query."""
-    graph: ArrayT = (1 - shares)[..., None] * weights + shares[..., None] * eye_like(weights, int(weights.shape[-1]))
     return graph
 
 
@@ -144,14 +138,20 @@ def weight_layers(weights: Any, strict: bool = False) -> list[Array]:
                 raise InputError(f"layer {number} of the weights has shape {tuple(layer.shape)}: expected {LAYER_AXES}")
     else:
         array = as_array(weights, "weights")
-        if array.ndim not in (4, 5):
+        if array.ndim == 5:
+            raise InputError(
+                f"weights have shape {tuple(array.shape)}, and five axes may be [layer, batch, …] or [batch, layer, …]: "
+                "give one array [batch, head, query, key] per layer, such as the tuple outputs.attentions of transformers, "
+                "or list(weights) if layers come first"
+            )
+        if array.ndim != 4:
             raise InputError(
                 f"weights have shape {tuple(array.shape)}: expected {ARRAY_AXES}; add the missing axes, "
                 "for example weights[:, None] if the heads are already averaged"
             )
-        layers = [array[..., number, :, :, :] for number in range(array.shape[-4])]
+        layers = list(array)
     if not layers:
-        raise InputError(f"weights have no layers: expected {ARRAY_AXES} with at least one layer")
+        raise InputError(f"weights have no layers: expected {ARRAY_AXES}, with at least one layer")
     check_batch(layers, 3, "the weights")
     for number, layer in enumerate(layers):
         if 0 in layer.shape:

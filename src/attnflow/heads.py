@@ -12,11 +12,10 @@ from attnflow._arrays import Array, ArrayT, index, indices, to_numpy
 from attnflow.errors import InputError
 from attnflow.flow import flow
 from attnflow.graph import graph_layers, reduced_graph, weight_layers
-from attnflow.joint_flow import joint_flow
 from attnflow.rollout import rollout
 from attnflow.selection import head_name, select_positions
 
-METHODS: dict[str, Callable[..., Any]] = {"rollout": rollout, "flow": flow, "joint_flow": joint_flow}
+METHODS: dict[str, Callable[..., Any]] = {"rollout": rollout, "flow": flow}
 
 Place = int | str
 Alignment = (
@@ -63,7 +62,7 @@ def single_head(
 
     weights: as in `attention_graph`.
     layer, head: the head; layers count from 0. It gets the residual connection too.
-    method: "rollout", "flow" or "joint_flow".
+    method: "rollout" or "flow".
     queries: the positions to explain; None for all.
     residual: the weight of the residual connection, in all layers.
 
@@ -178,6 +177,7 @@ def rank_heads(
     layers = {number: to_numpy(heads).astype(np.float64) for number, heads in numbered.items()}
     scores: list[HeadScore] = []
     for number, heads in layers.items():
+        heads = heads[0] if heads.ndim == 4 and len(heads) == 1 else heads  # a batch of one
         if heads.ndim != 3:
             raise InputError(
                 f"weights have a batch of {len(heads)}: rank the heads of one text at a time"

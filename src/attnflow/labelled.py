@@ -33,7 +33,8 @@ def token_attention(
 ) -> TokenAttention:
     """Return raw attention, rollout or flow of attention weights as a labelled result. Needs no model and no torch.
 
-    weights: ``W[layer, head, query, key]`` of one text, as in `attention_graph`; as many queries as keys.
+    weights: ``W[layer, head, query, key]`` of one text, or the tuple that transformers returns for it, as in
+        `attention_graph`; as many queries as keys.
     tokens: names of the positions; by default, their numbers.
     method: "raw", "rollout" or "flow".
     query: a position, a token, several of them, or "all"; by default, the last position if no position attends to a later
@@ -51,6 +52,8 @@ def token_attention(
     if method not in VIEWS:
         raise InputError(f"method={method!r}: expected one of {', '.join(VIEWS)}")
     graph = to_numpy(attention_graph(weights, heads, residual=0.0 if method == "raw" else residual))
+    if graph.ndim == 4 and len(graph) == 1:  # a batch of one
+        graph = graph[0]
     if graph.ndim != 3 or graph.shape[1] != graph.shape[2]:
         raise InputError(
             f"weights give a graph of shape {graph.shape}: expected one text with as many queries as keys, "

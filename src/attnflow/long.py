@@ -15,16 +15,15 @@ from attnflow._arrays import positions
 from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked, half
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.linear import Operands, gathered, pass_down, reach_of, row_sums, step, uniform_step
-from attnflow.capture.offload import lane_of
+from attnflow.capture.linear import Operands, pass_down, reach_of, row_sums, step, uniform_step
 from attnflow.capture.operands import PLAIN, VALUED, Descend, run_kept
-from attnflow.capture.passes import Prediction, Residual, check_shares, measured_shares
-from attnflow.capture.ranks import Ranks, ranks_of
+from attnflow.capture.passes import Prediction
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.verify import kind_of, probe
 from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalization_of
-from attnflow.edges.weights import Signed, answer_values, evidence_sums, gather_residual, values_named
+from attnflow.edges.weights import Signed, answer_values, evidence_sums, values_named
 from attnflow.errors import InputError, ModelError
+from attnflow.graph import check_residual
 from attnflow.receptive import compared
 from attnflow.reliability import (
     Labels,
@@ -54,7 +53,6 @@ class LinearTrace:
     normalized: "rows", "graph" or "none".
     descend: goes through what is kept of the layers, from the top down.
     explained: for edges by gradients, the answer that they are about.
-    ranks: the processes that share the heads; all of them must request the same results in the same order.
     """
 
     tokens: tuple[str, ...] = field(repr=False)
@@ -73,10 +71,8 @@ class LinearTrace:
     default_query: int | None = None
     edges: str | None = None
     normalized: str = "none"
-    own: tuple[Tensor | None, ...] = field(default=(), repr=False)
     lengths: tuple[Tensor | None, ...] = field(default=(), repr=False)
     explained: Explained | None = field(default=None, repr=False)
-    ranks: Ranks | None = field(default=None, repr=False)
 
     def __reduce__(self) -> str:
         raise TypeError(
@@ -102,12 +98,12 @@ class LinearTrace:
         values = torch.stack([rows[l] for l in self.layers])
         return self._result("raw", values, self._reliability("raw", values[-1]))
 
-    def rollout(self, residual: Residual = 0.5, receptive_field: str | None = None) -> TokenAttention:
+    def rollout(self, residual: float = 0.5, receptive_field: str | None = None) -> TokenAttention:
         """Return attention rollout of the chosen positions, from each chosen layer down to the input.
 
         ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down. With
         edges, their rows replace the mean of P, and nothing is added if they contain the residual connection.
-        residual: a weight, or "measured" for each position's own share at each layer.
+        residual: the weight of the residual connection.
         receptive_field: None, "ratio" or "difference", as in `attnflow.receptive`; the uniform attention is computed
         without matrices too.
         """
@@ -115,7 +111,7 @@ class LinearTrace:
             raise InputError(
                 f'receptive_field={receptive_field!r}: expected "ratio" or "difference" here, or None for none'
             )
-        check_shares(residual)
+        check_residual(residual)
         values = self._rolled(residual, self._edges)
         options: dict[str, Any] = {"residual": residual}
         if receptive_field is not None:
@@ -126,32 +122,6 @@ class LinearTrace:
         else:
             options |= self._reliability("rollout", values[-1])
         return self._result("rollout", values, options)
-
-    def columns(self, receptive_field: str | None = "layer") -> TokenAttention:
-        """Return what each position gives in all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``, about no query.
-
-        Answer edges are signed here; negative results count as zero.
-        receptive_field: "layer" takes the mean over the queries that can see a key instead of the sum; None the sum.
-        """
-        return self._answered("columns", self._gathered(1.0, receptive_field, "columns"), {})
-
-    def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
-        """Return what all edges of all layers carried to the answer, each traced from its key to the input by rollout.
-
-        `attnflow.Trace.gather` defines it and its arguments. This computes the same without a matrix, layer by layer.
-        """
-        if self.explained is None:
-            raise InputError(
-                "gather adds up what edges carry to the answer, and these edges are not about an answer: trace with "
-                'edges="answer" or "attention-gradient"'
-            )
-        if self.ranks is not None:
-            raise InputError(
-                "gather divides attention by what all heads give, and the heads of this model are on several processes "
-                "(tensor parallelism): use answer_rows() or columns(), which are sums over heads"
-            )
-        share = gather_residual(self.depth, residual)
-        return self._answered("gather", self._gathered(share, receptive_field, "gather"), {"residual": share})
 
     def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
         """Return what the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
@@ -170,8 +140,6 @@ class LinearTrace:
             parts += pass_down(o.scores, start.to(self.device), o.weighing)[0, 0]
             own = o.holds
             del o
-        if self.ranks is not None:
-            parts = self.ranks.sum(parts)
         if explained.causal and own is not None:
             parts[rows] = own[0, rows].to(parts)  # what a position reads from itself stays there
         return self._answer_parts("answer_rows", parts, rows, signed)
@@ -233,7 +201,7 @@ class LinearTrace:
     @cached_property
     def _largest(self) -> Tensor:
         """The largest sum of any row of any layer, by which normalize="graph" divides."""
-        sums = [self._joined(row_sums(o.scores, o.weighing, o.own).to(self.device)).max() for o in self.descend()]
+        sums = [row_sums(o.scores, o.weighing, o.own).to(self.device).max() for o in self.descend()]
         largest = torch.stack(sums).max()
         return torch.where(largest == 0, 1, largest)
 
@@ -243,8 +211,6 @@ class LinearTrace:
 
     def _edges(self, o: Operands, rows: Tensor, reach: int | None = None) -> Tensor:
         """Return ``r·E`` of each row r, with E as in the graph: normalised, with the residual connection if it is whole."""
-        if self.ranks is not None:
-            self._check_linear(o)
         if self.edges == "answer":  # rows are shares in any normalisation
             own = self._residual(o)
             return pass_down(o.scores, rows, o.weighing, own, normalized=True, clipped=True, reach=reach)
@@ -253,44 +219,16 @@ class LinearTrace:
             down = step(o.scores, rows, reach)  # rows of attention already sum to one
         else:
             down = pass_down(o.scores, rows, o.weighing, o.own, normalized=by_rows, reach=reach)
-        down = self._joined(down)
         return down / self._largest.to(down) if self.normalized == "graph" else down
-
-    def _check_linear(self, o: Operands) -> None:
-        """Refuse rows that are divided, edge by edge, by sums over all heads: each process has only its own heads."""
-        plain = self.edges in (None, PLAIN) and o.scores.sinks is None
-        if self.edges == "answer" or (self.normalized == "rows" and not plain):
-            raise InputError(
-                f"rows of edges={self.edges!r} are divided by what all heads carry together, and the heads of this model "
-                "are on several processes (tensor parallelism): use answer_rows(), answer_inputs() or columns() of "
-                "answer edges, or rollout() without edges, which are sums over heads"
-            )
-
-    def _joined(self, x: Tensor) -> Tensor:
-        """Return the sum of this process's heads over all processes; answer edges are a sum of heads, others a mean."""
-        if self.ranks is None:
-            return x
-        return self.ranks.sum(x) if self.edges == "answer" else self.ranks.mean(x)
 
     def _residual(self, o: Operands) -> Tensor:
         """Return what the residual connection carries for answer edges: what the state below holds and no edge reads."""
         assert o.holds is not None
-        return (o.holds.to(self.device, self.dtype) - self._carried(o)).clamp(min=0)
-
-    def _carried(self, o: Operands) -> Tensor:
-        """Return ``Σ_q E[q, k]`` of a layer, [key]; answer edges are signed."""
         every = torch.ones(1, 1, len(self.tokens), device=self.device, dtype=self.dtype)
-        if self.edges == "answer":
-            return self._joined(pass_down(o.scores, every, o.weighing))[0, 0]
-        return self._edges(o, every)[0, 0]
+        carried = pass_down(o.scores, every, o.weighing)[0, 0]
+        return (o.holds.to(self.device, self.dtype) - carried).clamp(min=0)
 
-    def _gathered(self, residual: float, receptive_field: str | None, method: str) -> Tensor:
-        """Return what gather adds up, [input]."""
-        if receptive_field not in (None, "layer"):
-            raise InputError(f"receptive_field={receptive_field!r}: for {method}, expected 'layer' or None")
-        return gathered(self.descend(), self._carried, residual, receptive_field == "layer")
-
-    def _rolled(self, residual: Residual, below: Callable[[Operands, Tensor, int | None], Tensor]) -> Tensor:
+    def _rolled(self, residual: float, below: Callable[[Operands, Tensor, int | None], Tensor]) -> Tensor:
         """Return [layer, query, input]. All rows go down together, which costs less than one at a time."""
         down = self._down()
         reach: int | None = None  # rows that are positive at many queries stay so in all layers below
@@ -306,9 +244,6 @@ class LinearTrace:
                 reach = max(covered, operands.scores.visible(covered))
             if self._whole:
                 return below(operands, both, covered)
-            if isinstance(residual, str):
-                own = measured_shares(self.own[l]).to(both)
-                return below(operands, (1 - own) * both, covered) + own * both
             return (1 - residual) * below(operands, both, covered) + residual * both
 
         rolled = roll_down(self.layers, 0, through)
@@ -349,13 +284,6 @@ class LinearTrace:
         spans = {number: row for number, row in zip(self.queries, self.rows, strict=True) if row.several}
         more = {**options, **({"query_weights": query_weights(spans)} if spans else {})}
         return self._labelled(method, values, self.layers, self.queries, labels, more)
-
-    def _answered(self, method: str, values: Tensor, options: Mapping[str, Any]) -> TokenAttention:
-        """Return a result that is about no query, at the place that answers."""
-        place = self.default_query or 0
-        top = (self.depth - 1,)
-        options = {**options, **self._reliability(method, values[None], [place])}
-        return self._labelled(method, values[None, None], top, (place,), (self.tokens[place],), options)
 
     def _labelled(
         self,
@@ -398,7 +326,6 @@ def trace_linear(
     reduce: str | list[int],
     queries: Queries | None,
     layers: Sequence[int] | None,
-    offload: bool,
     edges: str | None = None,
     normalize: str | None = None,
     answer: Any = None,
@@ -423,13 +350,12 @@ def trace_linear(
     if not rows[0]:
         raise InputError("queries is an empty list: expected at least one")
     chosen = tuple(select_layers([-1] if layers is None else layers, len(checked.stack.main)))
-    lane = lane_of(model.device) if offload else None
     reasons = None
     if edges in BY_LAYERS:
-        batch, reasons = explained(model, _bare(encoded[0]), checked, edges, answer=answer, of=of, lane=lane)
+        batch, reasons = explained(model, _bare(encoded[0]), checked, edges, answer=answer, of=of)
         descend: Descend = reasons.descent.operands
     else:
-        batch, descend = run_kept(model, [_bare(one) for one in encoded], checked, edges or PLAIN, lane)
+        batch, descend = run_kept(model, [_bare(one) for one in encoded], checked, edges or PLAIN)
     traces = [
         _trace_of(replace(batch, encoded=encoded), number, descend, rows[number], chosen, edges, normalized)
         for number in range(len(encoded))
@@ -501,9 +427,7 @@ def _trace_of(
     def down() -> Iterator[Operands]:
         return descend() if alone else (o.of_text(number, n) for o in descend())
 
-    own, lengths = (tuple(None if x is None else x[number, :n] for x in xs) for xs in (
-        [call.own for call in calls], [call.lengths for call in calls]
-    ))  # fmt: skip
+    lengths = tuple(None if call.lengths is None else call.lengths[number, :n] for call in calls)
     return LinearTrace(
         tokens=encoded.tokens,
         special=encoded.special,
@@ -521,9 +445,7 @@ def _trace_of(
         default_query=natural_query(batch.checked, encoded.special),
         edges=edges,
         normalized=normalized,
-        own=own,
         lengths=lengths,
-        ranks=batch.checked.ranks,
     )
 
 
@@ -531,13 +453,11 @@ def _verify(model: Runner, encoded: Encoded, checked: Checked) -> None:
     """Compare products without matrices to matrices, from the same operands, on the first tokens of the text."""
     tensors = probe(encoded.tensors)
     n = int(tensors["input_ids"].shape[1])
-    _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN, None)
+    _, descend = run_kept(model, [_bare(Encoded(tensors, ("",) * n))], checked, PLAIN)
     rows = torch.rand(1, 2, n, generator=torch.Generator().manual_seed(0)).to(model.device)
-    ranks = ranks_of(model.model)
     for operands in descend():
         whole = operands.scores.weights(0, n).mean(1)
         gap = float((step(operands.scores, rows) - (rows.to(whole) @ whole).to(rows.device)).abs().max())
-        gap = gap if ranks is None else ranks.worst(gap, model.device)
         if gap > (2e-2 if half(model.dtype) else 1e-4):
             raise ModelError(
                 f'layer {operands.number} with memory="linear" differs from its matrix by {gap:.3g}: trace with '

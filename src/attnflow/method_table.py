@@ -7,36 +7,26 @@ from collections.abc import Mapping, Sequence
 from attnflow.errors import InputError
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
-LAYERED = ("raw", "rollout", "flow", "joint_flow")
+LAYERED = ("raw", "rollout", "flow")
 """Methods that follow the graph down from a state: one result per layer."""
-FOLLOWED = LAYERED[:3]
-"""The ones that pages and written answers have too."""
-GATHERED = ("gather", "columns")
-"""Methods that add up edges by gradients over all layers. "columns" treats positions as tokens: `Trace.gather(1.0)`."""
 IMPORTANCE = ("blank_out", "gradient", "integrated_gradients", "shapley")
 """Methods that measure what a token is worth to the answer by changing the text or its embeddings: methods of `Model`."""
-TEXT_METHODS = (*LAYERED, INPUTS, METHOD, *GATHERED, *IMPORTANCE)
+TEXT_METHODS = (*LAYERED, INPUTS, METHOD, *IMPORTANCE)
 
 SIGNED = (INPUTS, "integrated_gradients", "shapley")
 """Methods whose values may be negative: what counts against the answer."""
 
 OPTIONS = (
-    "words", "query", "layers", "edges", "normalize", "residual", "measured", "sinks", "receptive_field", "answer", "of",
-    "target",
+    "words", "query", "layers", "edges", "normalize", "residual", "sinks", "receptive_field", "answer", "of", "target",
 )  # fmt: skip
-"""What a method can be told: arguments of `Model.trace`, of its own, or of `Model`. "measured" is the residual weight."""
-
-GATHERED_EDGES = "answer"
-"""The edges that `GATHERED` methods add up unless others are chosen."""
+"""What a method can be told: arguments of `Model.trace`, of its own, or of `Model`."""
 
 _ABOUT_A_STATE = frozenset({"words", "query", "layers", "edges", "sinks", "target"})
 _TAKEN = {
     "raw": _ABOUT_A_STATE,
-    **dict.fromkeys(LAYERED[1:], _ABOUT_A_STATE | {"residual", "measured", "receptive_field"}),
+    **dict.fromkeys(LAYERED[1:], _ABOUT_A_STATE | {"residual", "receptive_field"}),
     METHOD: frozenset({"words", "query", "answer"}),
     INPUTS: frozenset({"words", "answer"}),
-    "gather": frozenset({"words", "edges", "residual"}),
-    "columns": frozenset({"words", "edges"}),
     **dict.fromkeys(IMPORTANCE, frozenset({"words", "answer", "of"})),
 }
 
@@ -63,22 +53,20 @@ def takes(method: str, option: str, edges: str | None = None) -> bool:
     (False, False, True)
     """
     own = _TAKEN.get(method, frozenset())
-    if method in GATHERED and edges is None:
-        edges = GATHERED_EDGES
     if option == "edges":
         return option in own or (method in ANSWER_WAYS and edges == "answer")
     if option in ("answer", "of") and "edges" in own:
         return is_about_answer(edges) and (option, edges) != ("of", "answer")  # answer edges always use the log-odds
-    if option == "normalize":  # answer edges are gathered before they are normalised
-        return edges is not None and "edges" in own and not (method in GATHERED and edges == "answer")
+    if option == "normalize":
+        return edges is not None and "edges" in own
     return option in own
 
 
 def takers(option: str, edges: str | None = None) -> list[str]:
     """Return the methods that take an option.
 
-    >>> takers("measured")
-    ['rollout', 'flow', 'joint_flow']
+    >>> takers("residual")
+    ['rollout', 'flow']
     """
     return [method for method in TEXT_METHODS if takes(method, option, edges)]
 
@@ -86,25 +74,19 @@ def takers(option: str, edges: str | None = None) -> list[str]:
 def check_options(methods: Sequence[str], options: Mapping[str, object]) -> None:
     """Refuse options that none of these methods takes, with the methods that do.
 
-    options: what a user chose, by name; "residual" may be "measured".
+    options: what a user chose, by name.
 
     >>> check_options(["rollout", "raw"], {"residual": 0.3})  # rollout takes it
     >>> check_options(["raw"], {"residual": 0.3})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    attnflow.errors.InputError: residual=0.3 applies to rollout, flow, joint_flow, gather, not to raw: ...
+    attnflow.errors.InputError: residual=0.3 applies to rollout, flow, not to raw: ...
     """
     edges = options.get("edges")
     kind = edges if isinstance(edges, str) else None
     if "normalize" in options and kind is None:
         raise InputError(f"normalize={options['normalize']!r} requires edges=: give that too, or leave it out")
-    for method in methods:
-        if method in GATHERED and kind is not None and not is_about_answer(kind):
-            raise InputError(
-                f"method {method!r} adds up edges by gradients, and edges={kind!r} are not about an answer: give "
-                "edges='attention-gradient', 'gradient' or 'answer', or leave it out"
-            )
     for name, value in options.items():
-        option = {"answer_column": "answer"}.get(name, "measured" if value == "measured" else name)
+        option = {"answer_column": "answer"}.get(name, name)
         if any(takes(method, option, kind) for method in methods):
             continue
         others = ", ".join(takers(option, kind if option == "normalize" else None))

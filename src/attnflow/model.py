@@ -11,12 +11,11 @@ import torch
 
 from attnflow._arrays import indices, positions
 from attnflow.answer import Answer
-from attnflow.answering import TOKENS, Messages, Reading, Watch, answer_many, answer_one, is_several
+from attnflow.answering import TOKENS, Messages, Reading, answer_many, answer_one, is_several
 from attnflow.capture import hub
 from attnflow.capture.generate import Progress
 from attnflow.capture.inputs import Encoded, runs_alone
 from attnflow.capture.pooling import Pooling
-from attnflow.capture.ranks import check_alone
 from attnflow.capture.runner import Runner
 from attnflow.capture.sentence_folder import is_sentence_transformer, pooling_of
 from attnflow.edges import BY_LAYERS, traced
@@ -145,8 +144,6 @@ class TraceOptions(TypedDict, total=False):
     truncate: bool
     queries: Queries | None
     layers: Sequence[int] | None
-    offload: bool
-    sampling_rate: int | None
     edges: str | None
     normalize: str | None
     answer: Any
@@ -163,7 +160,7 @@ class AnswerOptions(TypedDict, total=False):
     interpret_special: bool
     image: Any
     progress: Progress | None
-    watch: Watch | None
+    streamer: Any
 
 
 class Model(Runner):
@@ -194,8 +191,6 @@ class Model(Runner):
         memory: str = "graph",
         queries: Queries | None = None,
         layers: Sequence[int] | None = None,
-        offload: bool = False,
-        sampling_rate: int | None = None,
         edges: str | None = None,
         normalize: str | None = None,
         answer: Any = None,
@@ -204,8 +199,8 @@ class Model(Runner):
         """Run the model once and return a `Trace`; for a list of texts, run padded batches and return a list of traces.
 
         text: a text; a pair of texts as a tuple; for a vision-language model a pair of a text and an image (PIL, array or a
-            Path); an image (PIL, array, path or pixel values) or a sound (waveform, or path of a WAV file) for models
-            that take those; or a dict of tensors, as the model's forward takes them.
+            Path); an image (PIL, array, path or pixel values) for models that take one; or a dict of tensors, as the
+            model's forward takes them, for example {"input_features": …, "decoder_input_ids": …} of a sound.
         target: for encoder-decoders, the text that the decoder writes; the default is the model's own greedy answer.
         heads: how to reduce heads: "mean", "max", "min" or a list of heads.
         keep_heads: True or a list of layers, for which all heads are kept in ``trace.weights``.
@@ -215,12 +210,10 @@ class Model(Runner):
         memory: "graph" keeps one matrix per layer. "linear" keeps only queries and keys, and explains ``queries`` at
             ``layers`` by raw attention and rollout, for contexts whose matrices would not fit. It takes the edges "mean",
             "head-norm" and "projection", and by gradients "attention-gradient" and "answer". For the last two, layers run
-            again one by one, except for those that fit into GPU memory.
+            again one by one.
         queries, layers: for memory="linear": the positions and layers to explain; by default the last of each. An item of
             ``queries`` may be a mapping {position: weight}, one row of several positions, used as given: a span at the cost
             of one position.
-        offload: for memory="linear" on a GPU: keep what layers need in host memory, copied while other layers compute.
-        sampling_rate: the sampling rate of a waveform, in Hz.
         edges: what an edge weighs instead of its attention, for example "value-norm", "alti" or "attention-gradient":
             `attnflow.edges.EDGES` lists them all.
         normalize: see `attnflow.edges.reweighed`.
@@ -228,16 +221,14 @@ class Model(Runner):
         """
         if memory not in ("graph", "linear"):
             raise InputError(f'memory={memory!r}: expected "graph" or "linear"')
-        if heads != "mean" or keep_heads:
-            check_alone(self.model, f"{'keep_heads' if keep_heads else f'{heads=}'} needs every head in one place")
         about = {"answer": answer, "of": None if of == "logit" else of}
         if edges is not None:
-            others: dict[str, Any] = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
+            others: dict[str, Any] = {"target": target, "keep_heads": keep_heads}
             others["heads"] = None if heads == "mean" else heads
             if memory == "linear":
                 others["missing"] = None if missing == "keep" else missing
             else:
-                others |= {"queries": queries, "layers": layers, "offload": offload}
+                others |= {"queries": queries, "layers": layers}
             _refuse(others, f"{{name}} does not work with edges={edges!r}: leave one of them out")
             if memory == "linear" and edges in LINEAR and edges not in BY_LAYERS:
                 _refuse(
@@ -260,13 +251,11 @@ class Model(Runner):
         if missing not in MISSING:
             raise InputError(f"missing={missing!r}: expected one of {', '.join(map(repr, MISSING))}")
         if memory == "linear":
-            matrices = {"target": target, "keep_heads": keep_heads, "sampling_rate": sampling_rate}
+            matrices = {"target": target, "keep_heads": keep_heads}
             matrices["missing"] = None if missing == "keep" else missing
             _refuse(matrices, '{name} does not work with memory="linear": leave it out, or trace with memory="graph"')
-        if memory == "graph" and (queries is not None or layers is not None or offload):
-            raise InputError(
-                'queries, layers and offload need memory="linear"; here, give query= to raw(), rollout() or flow()'
-            )
+        if memory == "graph" and (queries is not None or layers is not None):
+            raise InputError('queries and layers need memory="linear"; here, give query= to raw(), rollout() or flow()')
         self.check_evaluating()
         many_texts = isinstance(text, list)
         if many_texts and not text:
@@ -274,7 +263,7 @@ class Model(Runner):
         if many_texts and target is not None:
             raise InputError("target needs a single text: trace encoder-decoders one text at a time")
         items = text if many_texts else [text]
-        encoded = [self.encode(item, target, truncate, sampling_rate) for item in items]
+        encoded = [self.encode(item, target, truncate) for item in items]
         reduce = self._head_reduction(heads, encoded[0])
         batches = [encoded[i : i + BATCH] for i in range(0, len(encoded), BATCH)]
         if memory == "linear":
@@ -287,9 +276,7 @@ class Model(Runner):
             linear = [
                 trace
                 for some, label in zip(together, labels, strict=True)
-                for trace in trace_linear(
-                    self, some, reduce, queries, layers, offload, edges, normalize, answer=label, of=of
-                )
+                for trace in trace_linear(self, some, reduce, queries, layers, edges, normalize, answer=label, of=of)
             ]
             return linear if many_texts else linear[0]
         keep = keep_heads if isinstance(keep_heads, bool) else frozenset(positions(keep_heads, "layer"))
@@ -342,7 +329,7 @@ class Model(Runner):
         interpret_special: bool = False,
         image: Any = None,
         progress: Progress | None = None,
-        watch: Watch | None = None,
+        streamer: Any = None,
     ) -> Answer | list[Answer]:
         """Return the answer of a language model to a prompt, ready to be explained: which parts of the prompt it came from.
 
@@ -353,21 +340,22 @@ class Model(Runner):
         documents: texts by name, put in front of a text, or of the user's last message.
         system: a system message, put in front of the others.
         cache: the key-value cache of the generation that wrote ``answer``, given as token numbers, after this prompt; it is
-            only read. A cache of transformers, the keys and values of each layer, or an `attnflow.PagedCache`.
-        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens.
+            only read. A cache of transformers, or the keys and values of each layer.
+        interpret_special: whether special tokens written out in a text ("<|im_start|>") act as special tokens; otherwise
+            such texts are refused.
         image: for a vision-language model, an image that goes with the prompt: PIL, array, or the path of a file. It is put
             in front of the text, or of the user's last message; `Answer.patches` shows what its parts gave.
         progress: called with a stage, the amount done and the total.
-        watch: called with the answer so far while the model writes it: at its first token, and then as often as it takes no
-            longer than writing does. Results are reused: each call costs a pass over the new tokens only.
+        streamer: passed to the model's ``generate``, such as a ``transformers.TextStreamer``, to show the text as it is
+            written.
         """
         reading = Reading(documents, system, interpret_special, image)
         if is_several(prompt):
-            for name, value in (("cache", cache), ("watch", watch), ("image", image)):
+            for name, value in (("cache", cache), ("streamer", streamer), ("image", image)):
                 if value is not None:
                     raise InputError(f"{name} needs a single prompt: give one at a time")
             return answer_many(self, prompt, answer, max_new_tokens, reading, progress)
-        return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress, watch)
+        return answer_one(self, prompt, answer, max_new_tokens, reading, cache, progress, streamer)
 
     # What a token is worth to the answer: functions of `attnflow.importance`, whose first argument is this model.
     blank_out = blank_out

@@ -47,11 +47,10 @@ ROWS = {
     "raw": "this raw attention",
     "answer_rows": "these answer rows",
     "answer_inputs": "these answer inputs",
-    "columns": "these columns",
 }
 """How sentences refer to the rows of a method; the default is "this <method>", as in "this rollout"."""
 
-ABOUT_ANSWERS = ("answer_rows", "answer_inputs", "gather", "columns")
+ABOUT_ANSWERS = ("answer_rows", "answer_inputs")
 """Methods that already show what the answer rests on."""
 
 Notes = Mapping[str, str]

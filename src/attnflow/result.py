@@ -15,7 +15,6 @@ from attnflow._arrays import FloatArray, as_array, is_tensor, positions
 from attnflow.errors import InputError, a_type
 from attnflow.files import PICTURES, of_extension, write_whole
 from attnflow.result_files import WRITERS, damaged, frame, labels, plain_numbers, read
-from attnflow.seconds import Span, Stretch, over_time, stretch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from attnflow.view.result_view import ResultView
 
 
-ADDING = ("answer_rows", "answer_inputs", "gather", "integrated gradients", "shapley", "gradient", "blank-out")
+ADDING = ("answer_rows", "answer_inputs", "integrated gradients", "shapley", "gradient", "blank-out")
 """Methods with one number per token about the answer: the number of a word or group is the sum over its tokens."""
 
 
@@ -52,7 +51,6 @@ class TokenAttention:
     text: what the model read.
     parts: for each input the name of its part ("source" or "target"); empty if there is only one part.
     patches: (rows, columns) of image patches, which are the last rows · columns inputs.
-    seconds: for a sound, the start and end of each input in seconds, None if it has none; otherwise empty.
     provenance: where the numbers come from, as JSON; "reliability" in it is what `reliability` returns.
     source, recipe: the trace that made the result and its arguments, for `words`; neither is saved.
     image: for an image, what the model saw, uint8 ``[height, width, 3]``, made small; for pictures, and not saved.
@@ -82,7 +80,6 @@ class TokenAttention:
     text: str
     parts: tuple[str, ...] = ()
     patches: tuple[int, int] | None = None
-    seconds: tuple[Span | None, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     source: Any = None
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -104,7 +101,6 @@ class TokenAttention:
             "text": _text(self.text, "text"),
             "parts": _texts(self.parts, "parts", None if self.parts in ((), []) else n_inputs, "inputs"),
             "patches": _checked_patches(self.patches, n_inputs),
-            "seconds": _checked_seconds(self.seconds, n_inputs),
             "provenance": _as_json(self.provenance),
             "recipe": dict(self.recipe),
         }
@@ -204,7 +200,6 @@ class TokenAttention:
             word_ids=tuple(self.word_ids[i] for i in keep),
             special=(False,) * len(keep),
             parts=tuple(self.parts[i] for i in keep) if self.parts else (),
-            seconds=tuple(self.seconds[i] for i in keep) if self.seconds else (),
             provenance=_with_step(self.provenance, "without_special"),
         )
 
@@ -230,29 +225,6 @@ class TokenAttention:
             )
         rows, columns = self.patches
         return self.values[:, :, -rows * columns :].reshape(*self.values.shape[:2], rows, columns)
-
-    def over_time(self, bins: int = 60) -> tuple[FloatArray, FloatArray]:
-        """Return, for a sound, the edges of equal bins of time in seconds and the values in them, ``[layer, query, bin]``.
-
-        The value of a position is spread over its seconds. Padding after the sound, class tokens and the words of a
-        transcript are in no bin.
-        """
-        if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
-            raise InputError(f"bins={bins!r}: expected an int of at least 1")
-        self._check_sound("over_time")
-        return over_time(self.seconds, self.special, self.values, int(bins))
-
-    def stretch(self, query: int | str | None = None, layer: int = -1) -> Stretch:
-        """Return, for a sound, the seconds where a row is high, and the share of its values there; see
-        `attnflow.seconds.stretch`. query and layer as in `row`."""
-        self._check_sound("stretch")
-        return stretch(self.seconds, self.special, self.row(query, layer))
-
-    def _check_sound(self, method: str) -> None:
-        if not self.seconds:
-            raise InputError(
-                f"{method}() of {self.method}: expected the result of a sound; for text use row() and top()"
-            )
 
     def overlay(
         self, image: Any = None, query: int | str | None = None, layer: int = -1, alpha: float = 0.6
@@ -282,8 +254,7 @@ class TokenAttention:
         """Return the table of .csv and .parquet files, one row per value. Needs pandas.
 
         Columns: layer (counted from 1), query (its position), query_token, input (its position), token, word (its number in
-        word_texts, missing if it is in no word), special, part, start and end in seconds (for a sound), value. The order is
-        that of ``values.ravel()``.
+        word_texts, missing if it is in no word), special, part, value. The order is that of ``values.ravel()``.
         """
         return frame(self)
 
@@ -428,7 +399,6 @@ def _word_labels(result: TokenAttention, groups: list[list[int]]) -> dict[str, A
         "tokens": tuple(result.tokens[i] if (w := result.word_ids[i]) is None else result.word_texts[w] for i in first),
         "word_ids": tuple(result.word_ids[i] for i in first),
         "special": tuple(all(result.special[i] for i in group) for group in groups),
-        "seconds": tuple(result.seconds[i] for i in first) if result.seconds else (),
         "provenance": {**result.provenance, "unit": "word"},
     }
 
@@ -534,24 +504,6 @@ def _checked_patches(argument: Any, size: int) -> tuple[int, int] | None:
             f"patches={argument!r}: expected (rows, columns) of at most {size} patches, the number of inputs"
         )
     return patches
-
-
-def _checked_seconds(argument: Any, size: int) -> tuple[Span | None, ...]:
-    if argument in ((), []):
-        return ()
-    spans: list[Span | None] = []
-    for i, span in enumerate(_sequence(argument, "seconds", "pairs (start, end) and None", size, "inputs")):
-        if span is None:
-            spans.append(None)
-            continue
-        try:
-            start, end = (float(second) for second in span)
-        except (TypeError, ValueError):
-            start, end = 0.0, -1.0
-        if not 0 <= start <= end < np.inf:
-            raise InputError(f"seconds[{i}]={span!r:.60}: expected None or a pair (start, end) of non-negative numbers")
-        spans.append((start, end))
-    return tuple(spans)
 
 
 def _as_json(provenance: Any) -> dict[str, Any]:

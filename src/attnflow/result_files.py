@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
 from attnflow.files import arrow, of_extension, table_text
+from attnflow.version import __version__
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -28,7 +29,7 @@ FORMAT = "attnflow.TokenAttention"
 ANSWER_FORMAT = "attnflow.Answer"
 VERSION = 2
 LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word_ids", "word_texts", "special", "parts",
-          "patches", "seconds", "provenance")  # fmt: skip
+          "patches", "provenance")  # fmt: skip
 
 DEFLATE = 1100
 """The most bytes that one compressed byte can expand to."""
@@ -54,18 +55,13 @@ def _read_labels(text: str | bytes | dict[str, Any], path: Path) -> tuple[dict[s
         )
     if document["format"] != FORMAT:
         raise ValueError("another format")
-    if document["version"] > VERSION:
-        from attnflow.version import __version__
-
+    if document["version"] != VERSION:
         raise InputError(
-            f"{str(path)!r} has format version {document['version']}, and attnflow {__version__} reads up to {VERSION}: "
-            "update attnflow"
+            f"{str(path)!r} has format version {document['version']!r:.20}, and attnflow {__version__} reads version "
+            f"{VERSION}: save it again with this attnflow"
         )
-    if document["version"] < 2:
-        document["patches"] = document["grid"]
     if document["dtype"] not in ("float32", "float64"):
         raise ValueError("another dtype")
-    document.setdefault("seconds", [])  # missing in older files, none of which is about a sound
     return {name: document[name] for name in LABELS}, np.dtype(document["dtype"])
 
 
@@ -118,11 +114,6 @@ def _check_size(archive: zipfile.ZipFile, name: str, path: Path) -> None:
 def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
     """Return the columns of the long table before the value: the axis of each, and its entries along that axis."""
     n = len(result.tokens)
-    spans = result.seconds
-    times = {
-        name: (2, [None if span is None else span[i] for span in spans])
-        for i, name in enumerate(("start", "end") if spans else ())
-    }
     return {
         "layer": (0, [number + 1 for number in result.layers]),
         "query": (1, list(result.queries)),
@@ -132,7 +123,6 @@ def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
         "word": (2, list(result.word_ids)),
         "special": (2, list(result.special)),
         "part": (2, [table_text(part) for part in result.parts] or [""] * n),
-        **times,
     }
 
 
@@ -179,9 +169,8 @@ def _write_parquet(result: TokenAttention, path: Path) -> None:
     pa, parquet = arrow(".parquet")
     places = np.indices(result.values.shape).reshape(3, -1)
     # the column of a text without any word would have no type
-    kinds = {"word": pa.int64(), "start": pa.float64(), "end": pa.float64()}
     columns = {
-        name: pa.array(entries, kinds.get(name)).take(pa.array(places[axis]))
+        name: pa.array(entries, pa.int64() if name == "word" else None).take(pa.array(places[axis]))
         for name, (axis, entries) in _columns(result).items()
     }
     meta = json.dumps(labels(result)).encode()
@@ -204,7 +193,7 @@ def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
     fields, dtype = _read_labels(meta, path)
     cells = list(zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True))
     values = _placed(fields, dtype, cells)
-    if json.loads(meta)["version"] >= 2 and table.schema.metadata[DIGEST] != _digest(meta, values):
+    if table.schema.metadata[DIGEST] != _digest(meta, values):
         raise ValueError("another checksum")
     return fields, values
 

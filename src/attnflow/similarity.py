@@ -20,8 +20,8 @@ from attnflow.trace import Trace
 if TYPE_CHECKING:
     from attnflow.view.similarity_page import SimilarityPage
 
-METHODS = ("blank-out", "gradient", "integrated-gradients", "shapley", INPUTS, METHOD, "gather", "rollout")
-"""The methods of `Similarity.by`. gather and rollout use attention times its gradient."""
+METHODS = ("blank-out", "gradient", "integrated-gradients", "shapley", INPUTS, METHOD, "rollout")
+"""The methods of `Similarity.by`. rollout uses attention times its gradient."""
 
 
 class Sides(NamedTuple):
@@ -101,9 +101,9 @@ class Similarity:
             raise InputError(f"method {method!r}: expected one of {', '.join(METHODS)}")
         if method == "blank-out":
             return self.blank_out(unit="word" if words else "token")
-        if method in ("gather", "rollout"):
+        if method == "rollout":
             traces = [trace.words() if words else trace for trace in self.trace("attention-gradient")]
-            return Sides(*(trace.gather() if method == "gather" else trace.rollout(layer=-1) for trace in traces))
+            return Sides(*(trace.rollout(layer=-1) for trace in traces))
         sides: Sides = getattr(self, method.replace("-", "_"))()
         return Sides(sides.first.words(), sides.second.words()) if words else sides
 

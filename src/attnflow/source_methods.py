@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 METHOD, INPUTS = "answer_rows", "answer_inputs"
-SPOKEN = "cross_attention"
-"""Where the words of a transcript were heard: `attnflow.Trace.spoken`."""
 
 ANSWER_WAYS = (METHOD, INPUTS)
 """The ways to add up answer edges into what the answer takes from each token."""
 
 FADING, COMBINED = "fading", "combined"
-METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow", "gather", "columns")
+METHODS = (METHOD, FADING, COMBINED, "raw", "rollout", "flow")
 
 TOKENS = 40
 """The default limit on the number of tokens that a model writes."""

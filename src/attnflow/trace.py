@@ -12,24 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnflow._arrays import index, indices, positions, to_numpy
-from attnflow.answer_views import answer_inputs, answer_rows, gather, sources
-from attnflow.capture.passes import Pass, Residual, Step, check_shares, measured_shares
+from attnflow.answer_views import answer_inputs, answer_rows, sources
+from attnflow.capture.passes import Pass, Step
 from attnflow.edges import reweighed
 from attnflow.edges.weights import Signed
 from attnflow.errors import InputError
 from attnflow.flow import flow as flow_of
 from attnflow.flow import normalized
-from attnflow.graph import merge
+from attnflow.graph import check_residual, merge
 from attnflow.heads import Alignment, HeadScore, aligned_pairs, rank_heads, single_head
-from attnflow.joint_flow import joint_flow_and_gaps
 from attnflow.receptive import check_mode, relative
 from attnflow.reliability import FlowBound, Notes
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
-from attnflow.seconds import Span
 from attnflow.selection import Query, Row, head_name, select_layers, select_positions
 from attnflow.sinks import check_sinks
-from attnflow.spoken import WordSeconds, spoken, word_seconds
 from attnflow.texts.groups import PositionGroups, Positions
 from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, with_mixed, witnesses
 
@@ -65,13 +62,13 @@ class Trace(Pass):
 
         return of_trace(self)._repr_html_()
 
-    def graph(self, residual: Residual = 0.5, sinks: str = "keep") -> Floats | list[Floats]:
+    def graph(self, residual: float = 0.5, sinks: str = "keep") -> Floats | list[Floats]:
         """Return the attention graph as numpy: [layer, query, key], or a list of matrices if sizes differ.
 
         Arguments as in `rollout`.
         """
-        check_shares(residual)
-        matrices = [to_numpy(step.graph(residual)) for step in self._steps(sinks, residual)]
+        check_residual(residual)
+        matrices = [to_numpy(step.graph(residual)) for step in self._steps(sinks)]
         return np.stack(matrices) if len({m.shape for m in matrices}) == 1 else matrices
 
     def raw(self, query: Query = None, layer: Layers = None, sinks: str = "keep") -> TokenAttention:
@@ -100,7 +97,7 @@ class Trace(Pass):
         self,
         query: Query = None,
         layer: Layers = None,
-        residual: Residual = 0.5,
+        residual: float = 0.5,
         receptive_field: str | None = None,
         start: int = 0,
         sinks: str = "keep",
@@ -109,15 +106,14 @@ class Trace(Pass):
 
         query, layer: which to explain. The default is all layers and the natural query: a class token, the last token of a
             decoder, or the embedding of a sentence-embedding model, whose row is the weighted mean of the pooled rows.
-        residual: the weight of the residual connection; "measured" uses each position's own share at each layer, see
-            `attnflow.capture.shares.own_share`.
+        residual: the weight of the residual connection.
         receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`.
         start: the lowest layer that is multiplied; 0 leads to the input, others to the states below that layer.
         sinks: "residual" keeps what goes to a sink at its position; see `attnflow.sinks.sink_positions`.
         """
         layers, chosen = self._selected(query, layer)
-        check_shares(residual)
-        steps = self._steps(sinks, residual)
+        check_residual(residual)
+        steps = self._steps(sinks)
         lowest = index(start, len(self.ends), "start")
         layers = [l for l in layers if l >= lowest] if layer is None else layers
         if min(layers) < lowest:
@@ -150,7 +146,7 @@ class Trace(Pass):
         self,
         query: Query = None,
         layer: Layers = None,
-        residual: Residual = 0.5,
+        residual: float = 0.5,
         receptive_field: str | None = None,
         normalize: bool = False,
         sinks: str = "keep",
@@ -161,8 +157,8 @@ class Trace(Pass):
         normalize: divide each row by its sum.
         """
         layers, chosen = self._selected(query, layer)
-        check_shares(residual)
-        steps = self._steps(sinks, residual)
+        check_residual(residual)
+        steps = self._steps(sinks)
 
         def method(weights: Sequence[Tensor]) -> Floats:
             divided = normalize and receptive_field is not None  # before the comparison with uniform attention
@@ -178,60 +174,6 @@ class Trace(Pass):
             values = normalized(values) if normalize else values
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
         return result_of(self, "flow", values, layers, chosen, recipe, sinks, notes=notes)
-
-    def joint_flow(
-        self,
-        query: Query = None,
-        layer: Layers = None,
-        residual: Residual = 0.5,
-        receptive_field: str | None = None,
-        sinks: str = "keep",
-    ) -> TokenAttention:
-        """Return joint flow: the shares of all inputs in one maximum flow, the one of least norm.
-
-        Arguments as in `rollout`.
-        ``provenance["certificate"]["gap"]`` is the largest relative gap between the norm of a flow and the bound that
-        proves it. See `attnflow.joint_flow.joint_flow`.
-        """
-        layers, chosen = self._selected(query, layer)
-        check_shares(residual)
-        steps = self._steps(sinks, residual)
-        gap = 0.0
-
-        def method(weights: Sequence[Tensor]) -> Floats:
-            nonlocal gap
-            pipes = _pipes(steps, weights, residual)
-            values, gaps = joint_flow_and_gaps(pipes, queries=chosen.rows, layers=[self.ends[l] for l in layers])
-            gap = max(gap, float(gaps.max()))
-            return chosen.mixed(values)
-
-        values = self._relative(method, steps, receptive_field)
-        recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field}
-        notes: list[Notes] = []
-        if receptive_field is None:
-            notes = notes_of_rows(self, "joint flow", values[-1], layers, chosen, sinks)
-            if others := witnesses(self, layers)[::2]:  # every other one, because each needs a flow to be solved
-                pipes = _pipes(steps, [step.weights for step in steps], residual)
-                their = joint_flow_and_gaps(pipes, queries=others, layers=self.ends[layers[-1]])[0][0]
-                notes = with_mixed(notes, values[-1], chosen, their, others, "joint flow")
-        result = result_of(self, "joint_flow", values, layers, chosen, recipe, sinks, notes=notes)
-        return replace(result, provenance={**result.provenance, "certificate": {"gap": gap}})
-
-    def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> TokenAttention:
-        """Return what all edges of all layers carried to the answer, each traced from its key to the input by rollout.
-
-        ``T[t] = Σ_l Σ_k (Σ_q E(l)[q, k]) · Ã(l-1)[k, t]``, with E the weights of this trace, which must be by gradients,
-        and Ã the rollout of the attention itself, the identity below the first layer. Rollout and flow follow one state
-        down, and multiply or bound the edges at every layer of a path. Here each edge counts once, for what the answer
-        takes along it, and rollout only says what was in its key. The result is about the answer, not about a query.
-
-        residual: the residual weight of the rollout; by default ``1 - 2 / layers``, because mixing adds up with depth. With
-            1 every position stands for its own token at every layer.
-        receptive_field: "layer" takes, for each key, the mean over the queries that can see it instead of the sum, and
-            rolls out weights corrected by `attnflow.receptive.layerwise`, because under a causal mask more queries see
-            early keys. Without a mask it changes only the scale. None disables it.
-        """
-        return gather(self, residual, receptive_field)
 
     def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
         """Return what the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
@@ -268,21 +210,6 @@ class Trace(Pass):
         `attnflow.source_methods.trace_method` makes the choice, and docs/findings.md has the measurements.
         """
         return sources(self)
-
-    def spoken(self) -> TokenAttention:
-        """Return where each word of a transcript was heard: one row over the sound for each word.
-
-        A row is the mean cross-attention of the upper half of the decoder's layers, at the positions that write the word's
-        tokens, which are those before them. docs/reading.md has the measurements behind this choice.
-
-        Needs a trace of a sound by an encoder-decoder such as Whisper. The result shows itself as a table of words and
-        seconds; its queries are the positions of the words in the transcript.
-        """
-        return spoken(self)
-
-    def word_seconds(self) -> list[WordSeconds]:
-        """Return the words of a transcript with the seconds where each was heard: the `stretch` of each row of `spoken`."""
-        return word_seconds(self)
 
     def single_head(self, layer: int, head: int, method: str = "rollout", query: Query = None) -> TokenAttention:
         """Return one head (Appendix A.1), with the heads of lower layers reduced. Needs ``trace(..., keep_heads=True)``."""
@@ -417,7 +344,7 @@ class Trace(Pass):
             **labels,
             special=tuple(all(self.special[i] for i in group) for group in members),
             steps=tuple(
-                replace(s, weights=w, carried=c, lengths=None, own=None)
+                replace(s, weights=w, carried=c, lengths=None)
                 for s, w, c in zip(self.steps, merged, carried, strict=True)
             ),
             default_query=None
@@ -430,9 +357,7 @@ class Trace(Pass):
                 layer: w for layer, heads in self.weights.items() if (w := _merged_heads(heads, members)) is not None
             },
             patches=self.patches if len(members) == len(self.tokens) else None,
-            sound=None if self.sound is None else replace(self.sound, spans=_merged_spans(self.sound.spans, members)),
             picture=None,
-            tower=None,
             inside=None,
             encoder=None if self.encoder is None else self._encoder_over(members, names, record),
             word_groups=tuple(tuple(g) for g in members),
@@ -461,20 +386,19 @@ class Trace(Pass):
             return None
         return tuple(sorted({position for step in steps for position in step.sinks or ()}))
 
-    def _steps(self, sinks: str, residual: Residual = 0.5) -> tuple[Step, ...]:
+    def _steps(self, sinks: str) -> tuple[Step, ...]:
         """Return the steps, without what goes to sinks if that was requested.
 
-        Sinks and measured shares belong to tokens: for words, they are computed before the words are merged.
+        Sinks belong to tokens: for words, they are computed before the words are merged.
         """
         check_sinks(sinks)
-        measured = isinstance(residual, str)
-        if self.unmerged is None:
-            return self.steps if sinks == "keep" else tuple(step.without_sinks() for step in self.steps)
-        if sinks == "keep" and not measured:
+        if sinks == "keep":
             return self.steps
+        if self.unmerged is None:
+            return tuple(step.without_sinks() for step in self.steps)
         return tuple(
-            _merged(of_tokens, step, self.word_groups or (), measured)
-            for of_tokens, step in zip(self.unmerged._steps(sinks, residual), self.steps, strict=True)
+            replace(step, weights=merge(of_tokens.weights.double()[None], self.word_groups or ())[0])
+            for of_tokens, step in zip(self.unmerged._steps(sinks), self.steps, strict=True)
         )
 
     def query_positions(self, query: Query) -> list[int]:
@@ -548,13 +472,6 @@ def _merged_heads(heads: Tensor, members: Sequence[Sequence[int]]) -> Tensor | N
     return merge([heads.double()], members if queries == keys else [members, own])[0].to(heads.dtype)
 
 
-def _merged_spans(spans: Sequence[Span | None], members: Sequence[Sequence[int]]) -> tuple[Span | None, ...]:
-    """Return the seconds of groups of positions of a sound, from the first to the last."""
-    of_groups = [[spans[i] for i in group] for group in members if group[0] < len(spans)]
-    times = [[span for span in group if span is not None] for group in of_groups]
-    return tuple((min(a for a, _ in group), max(b for _, b in group)) if group else None for group in times)
-
-
 def _over_words(row: Row, place: Mapping[int, int]) -> Row:
     """Return the same row over words: the weight of a word is the sum over its subwords."""
     weights: dict[int, float] = {}
@@ -563,7 +480,7 @@ def _over_words(row: Row, place: Mapping[int, int]) -> Row:
     return replace(row, positions=tuple(weights), weights=tuple(weights.values()))
 
 
-def _flow_bounds(lowest: Step, highest: Step, residual: Residual, chosen: Chosen) -> list[FlowBound]:
+def _flow_bounds(lowest: Step, highest: Step, residual: float, chosen: Chosen) -> list[FlowBound]:
     entering, leaving = (to_numpy(step.graph(residual)).astype(np.float64) for step in (lowest, highest))
     for i in lowest.carried:
         entering[i, i] = np.inf  # a carried position is not limited
@@ -572,19 +489,7 @@ def _flow_bounds(lowest: Step, highest: Step, residual: Residual, chosen: Chosen
     return [FlowBound(float(total), into) for total in sums]
 
 
-def _merged(of_tokens: Step, step: Step, groups: Sequence[Sequence[int]], measured: bool) -> Step:
-    """Return a step over words: ``A'[Q, K] = (1 - R_Q) · W' + R_Q · I``, the merged graph, with R the mean of r."""
-    weights = of_tokens.weights.double()
-    if not measured or step.whole or not step.residual:
-        return replace(step, weights=merge(weights[None], groups)[0])
-    own = measured_shares(of_tokens.own).double()
-    merged = merge(((1 - own)[:, None] * weights)[None], groups)[0]
-    mean = torch.stack([own[list(group)].mean() for group in groups])
-    rest = 1 - mean
-    return replace(step, weights=merged / torch.where(rest == 0, 1, rest)[:, None], own=mean)
-
-
-def _pipes(steps: Sequence[Step], weights: Sequence[Tensor], residual: Residual) -> list[Floats]:
+def _pipes(steps: Sequence[Step], weights: Sequence[Tensor], residual: float) -> list[Floats]:
     """Return the widths of the edges for flows."""
     matrices = []
     for step, own in zip(steps, weights, strict=True):

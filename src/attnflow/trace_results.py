@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from attnflow._arrays import to_numpy
 from attnflow.reliability import FlowBound, Labels, Notes, mixed_notes, of_rows, row_notes
 from attnflow.result import TokenAttention
-from attnflow.seconds import Span
 from attnflow.selection import Row
 from attnflow.sinks import share_of
 
@@ -96,7 +95,6 @@ def result_of(
         text=trace.text,
         parts=trace.parts,
         patches=trace.patches,
-        seconds=seconds_of(trace),
         provenance={**trace.provenance, **options},
         source=trace if words else None,
         recipe=recipe if sinks in (None, "keep") else {**recipe, "sinks": sinks},
@@ -115,14 +113,6 @@ def _queries(trace: Trace, chosen: Chosen, named: bool) -> tuple[tuple[int, ...]
         return (len(trace.tokens) - trace.first_query,), (chosen.row.label(trace.tokens),)
     queries = tuple(r - trace.first_query for r in chosen.rows)
     return queries, tuple(trace.tokens[r] if named else str(r) for r in chosen.rows)
-
-
-def seconds_of(trace: Trace) -> tuple[Span | None, ...]:
-    """Return the seconds of all inputs of a sound; the tokens of its transcript have none."""
-    if trace.sound is None:
-        return ()
-    spans = trace.sound.spans
-    return (*spans, *(None,) * (len(trace.tokens) - len(spans)))
 
 
 def notes_of_rows(

@@ -10,7 +10,7 @@ from attnflow.errors import InputError
 from benchmarks import batched_edges
 
 SMALL = {"texts": 3, "tokens": 8, "layers": 2, "heads": 2, "width": 8, "rounds": 1, "alone": 2}
-TASKS = ["forward", "forward and backward", "gather", "answer rows", "answer inputs", "answer edges"]
+TASKS = ["forward", "forward and backward", "gradient edges", "answer rows", "answer inputs", "answer edges"]
 
 
 def test_it_measures_every_task(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,13 +17,11 @@ from attnflow.importance.question import questions
 from benchmarks import encoder_tasks
 from benchmarks.command import run_command
 from benchmarks.encoder_methods import VIEWS, explanations
-from benchmarks.encoder_tasks import agreement_cases, prefixes, pronoun_cases, referent_measures, word_cases
+from benchmarks.encoder_tasks import agreement_cases, prefixes, word_cases
 from benchmarks.evidence import read_results, summaries
 from benchmarks.result_lines import Meter, ResultFile, seeds_of
 from benchmarks.word_truth import WordTruth, retention
-from helpers.pronoun_files import ROWS, winobias
 from helpers.small_models import bert, gpt2
-from helpers.small_tokenizers import wordpiece
 
 PREFIXES = (
     "prefix\tgood\tbad\n"
@@ -95,9 +93,9 @@ def test_methods_are_what_the_package_says_and_cost_what_they_run(embedded: af.M
     (question,) = questions(embedded, [text], [None], False)
     every = {one.method: one for one in explanations(embedded, question, 3)}
     trace = embedded.trace(text)
-    for view in ("raw", "rollout", "flow", "joint flow"):
+    for view in ("raw", "rollout", "flow"):
         for layer in range(6):
-            expected = getattr(trace, view.replace(" ", "_"))(layer=layer).values[0, 0]
+            expected = getattr(trace, view)(layer=layer).values[0, 0]
             np.testing.assert_allclose(every[f"{view} L{layer + 1}"].scores, expected, atol=1e-6)
     rows = embedded.trace(text, edges="answer").answer_rows().values[0, 0]
     np.testing.assert_allclose(every["answer rows"].scores, rows, atol=1e-6)
@@ -212,45 +210,12 @@ def test_word_cases(classifier: Any, tmp_path: Path) -> None:
         word_cases(classifier, path, "seen", 9)
 
 
-def test_pronouns_of_both_sets(tmp_path: Path, classifier: Any) -> None:
-    names = [
-        "baker",
-        "guard",
-        "mover",
-        "nurse",
-        "plumber",
-        "tenant",
-        "he",
-        "she",
-        "his",
-        "her",
-        "him",
-        "greeted",
-        "waited",
-    ]
-    model = bert("BertForMaskedLM", wordpiece(*names))
-    bias = winobias(tmp_path / "bias")
-    kept = pronoun_cases(model, bias, "seen", 9)
-    assert [case.seed for case in kept.cases] == [0, 2] and kept.tried == 2
-    case = kept.cases[0]
-    tokens = case.question.encoded.tokens
-    assert case.question.kind == "masked token" and case.question.name in ("he", "she")
-    scores = np.array([1.0 * (token in ("guard", "baker")) + 2 * (token == "baker") for token in tokens])
-    assert case.measures(scores) == {"referent above other": 1.0, "mass on truth": 0.75}
-    assert referent_measures([[0], [1]], 1, np.zeros(2)) == {"referent above other": 0.5, "mass on truth": 0.5}
-    rows = tmp_path / "all_sentences.tsv"
-    rows.write_text(ROWS)
-    assert len(pronoun_cases(model, rows, "seen", 9).cases) == 1
-    every = {one.method for one in explanations(model, case.question, 0)}
-    assert {"answer rows", "answer · rollout", "raw L2", "flow L1", "blank-out", "integrated gradients"} <= every
-
-
 def test_mistakes(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "results.jsonl"
     assert run(monkeypatch, "toys", "--data", str(table), "-o", str(out)) == 2
-    assert "task 'toys': expected one of agreement, mistakes, words, pronouns" in capsys.readouterr().err
+    assert "task 'toys': expected one of agreement, mistakes, words" in capsys.readouterr().err
     assert run(monkeypatch, "agreement", "--data", str(table), "-o", str(out), "--half", "third") == 2
     assert "half 'third': expected one of seen, unseen" in capsys.readouterr().err
     table.write_text("prefix\tgood\tbad\nno preposition\tis\tare\n")

@@ -337,32 +337,32 @@ def test_labels_of_registers() -> None:
     )
 
 
-def test_audio_positions_are_times() -> None:
-    a = next(a for a in ARCHITECTURES if a.name == "wav2vec2")
-    trace = af.wrap(a.build()).trace(wave()["input_values"][0].numpy())
-    assert trace.tokens[0] == "0.00s" and len(trace.tokens) == 39
-    with pytest.raises(af.InputError, match=r"audio has shape \(2, 3\): expected a one-dimensional waveform"):
-        af.wrap(a.build()).trace(np.zeros((2, 3)))
-    heard = af.wrap(a.build(), transformers.Wav2Vec2FeatureExtractor(sampling_rate=8000))
-    slower = heard.trace(wave()["input_values"][0].numpy(), sampling_rate=8000)
-    assert [float(t[:-1]) for t in slower.tokens] == pytest.approx([2 * float(t[:-1]) for t in trace.tokens], abs=0.011)
-    with pytest.raises(af.InputError, match="the audio has 44100 Hz and the model takes 8000: resample it first"):
-        heard.trace(np.zeros(800), sampling_rate=44100)
-
-
 def test_whisper() -> None:
+    """The encoder reads the tensors of a feature extractor; tokens of the decoder are explained over its positions."""
     build = hf(
         "WhisperForConditionalGeneration", vocab_size=120, d_model=32, encoder_layers=2, decoder_layers=2, num_mel_bins=8,
         encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_source_positions=20,
         max_target_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
     )  # fmt: skip
     features = torch.randn(1, 8, 40, generator=torch.Generator().manual_seed(0))
-    trace = af.wrap(build()).trace({"input_features": features, "decoder_input_ids": ids(6)})
+    wrapped = af.wrap(build())
+    trace = wrapped.trace({"input_features": features, "decoder_input_ids": ids(6)})
     assert trace.parts == ("source",) * 20 + ("target",) * 6
+    assert trace.tokens == (*map(str, range(20)), *map(str, ids(6)[0].tolist()))
     with torch.no_grad():
         out = build("eager")(input_features=features, decoder_input_ids=ids(6), output_attentions=True)
     for step, expected in zip(trace.encoder.steps, out.encoder_attentions, strict=True):
         assert torch.equal(step.weights, expected[0].mean(0))
+    last = (out.cross_attentions[-1][0].mean(0), out.decoder_attentions[-1][0].mean(0))
+    rows = torch.cat(last, 1).numpy() / 2
+    np.testing.assert_allclose(trace.raw(query=list(range(6)), layer=-1).values[0], rows, atol=1e-6)
+    for result in (trace.rollout(layer=-1), trace.flow(layer=-1)):
+        assert result.values.shape == (1, 1, 26) and (result.values[0, 0, :20] > 0).all()
+    sentence = (
+        "the input is a str, and this model takes sounds: expected the tensors of its feature extractor, {'input_feat"
+    )
+    with pytest.raises(af.InputError, match=sentence):
+        wrapped.trace("sound.wav")
 
 
 def test_sinks_are_a_choice() -> None:
@@ -960,8 +960,8 @@ def test_training_mode_is_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [
-        ("rollout", {"residual": 2}, r"residual=2: expected a weight between 0 and 1 \(the paper uses 0.5\)"),
-        ("flow", {"residual": -1}, "residual=-1: expected a weight between 0 and 1"),
+        ("rollout", {"residual": 2}, r"residual=2: expected a number between 0 and 1 \(the paper uses 0.5\)"),
+        ("flow", {"residual": -1}, "residual=-1: expected a number between 0 and 1"),
         (
             "rollout",
             {"start": 2, "layer": 1},
@@ -1010,7 +1010,7 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
         ({"heads": [0, 4]}, "head 4 does not exist: there are 4, so expected -4 to 3"),
         ({"keep_heads": [7]}, "layer 7 does not exist: there are 3"),
         ({"heads": "median"}, 'heads=\'median\': expected "mean", "max", "min" or a list of heads'),
-        ({"queries": [0]}, 'queries, layers and offload need memory="linear"'),
+        ({"queries": [0]}, 'queries and layers need memory="linear"'),
         ({"memory": "linear", "heads": "max"}, "takes the mean over heads"),
         ({"memory": "linear", "queries": [99]}, "query 99 does not exist: there are 11"),
         ({"memory": "linear", "layers": [3]}, "layer 3 does not exist: there are 3"),

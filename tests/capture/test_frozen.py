@@ -350,18 +350,11 @@ def test_answer_edges_cost_one_pass_forward_and_one_back(name: str, monkeypatch:
     np.testing.assert_allclose(inputs.values, whole.answer_inputs(signed=True).values, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(rows.values, whole.answer_rows(signed=True).values, rtol=1e-4, atol=1e-7)
     plain = wrapped.trace({"input_ids": IDS})
-    attention = torch.stack([step.weights for step in plain.steps])
-    torch.testing.assert_close(trace.inside.attention, attention, rtol=1e-5, atol=1e-6)
     assert (trace.prediction is None) == (plain.prediction is None)
     if trace.prediction is not None and plain.prediction is not None:
         assert [label for label, _ in trace.prediction.top] == [label for label, _ in plain.prediction.top]
         chances = [[chance for _, chance in p.top] for p in (trace.prediction, plain.prediction)]
         np.testing.assert_allclose(*chances, rtol=1e-4)
-    measured = [step.own is not None for step in plain.steps]
-    assert measured == [step.own is not None for step in trace.steps]
-    assert all(measured) or name not in ("BertForSequenceClassification", "LlamaForCausalLM")
-    for one, other in zip(trace.steps, plain.steps, strict=True):
-        torch.testing.assert_close(one.own, other.own, rtol=1e-4, atol=1e-5)
 
 
 def test_answer_edges_of_a_text_too_long_to_keep_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +365,6 @@ def test_answer_edges_of_a_text_too_long_to_keep_its_weights(monkeypatch: pytest
     assert blocks.provenance["captured"] == "attention interface, in blocks of queries"
     assert whole.provenance["captured"] == "attention interface"
     np.testing.assert_allclose(blocks.answer_inputs().values, whole.answer_inputs().values, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(blocks.inside.attention, whole.inside.attention)
 
 
 def test_answer_edges_are_for_one_stack_of_layers() -> None:

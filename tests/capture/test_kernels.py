@@ -105,15 +105,6 @@ def options(case: dict[str, Any], query: Any, bias: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(params=["best", "plain"])
-def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the kernels of this GPU, and the plain ones that other GPUs use."""
-    if request.param == "plain":
-        monkeypatch.setattr(kernels, "GLUON", "no such version")
-        kernels._hopper.cache_clear()
-        request.addfinalizer(kernels._hopper.cache_clear)
-
-
 @pytest.mark.parametrize("case", CASES, ids=names)
 def test_against_the_definition(case: dict[str, Any]) -> None:
     query, key, r, bias = made(case)
@@ -166,7 +157,6 @@ EDGE_CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.usefixtures("either")
 @pytest.mark.parametrize("kind", ["mean", "lengths", "positive", "signed"])
 @pytest.mark.parametrize("case", EDGE_CASES, ids=names)
 def test_edges_against_the_definition(case: dict[str, Any], kind: str) -> None:
@@ -231,37 +221,3 @@ def test_texts_side_by_side() -> None:
     out = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=0.5, spans=(first, last))
     expected = edge_kernels.edge_rows(query, key, lse, scale=0.1, factor=0.5, bias=bias)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_every_tile_of_a_long_text(seed: int) -> None:
-    """A race between programs or in a pipeline may show in only some of the tiles."""
-    torch.manual_seed(seed)
-    shapes = ((1, 16, 3000 + 70 * seed, 128), (1, 4, 3000 + 70 * seed, 128))
-    query, direction = (torch.randn(shapes[0], device="cuda").bfloat16() for _ in range(2))
-    key, value = (torch.randn(shapes[1], device="cuda").bfloat16() for _ in range(2))
-    lengths = torch.rand(1, 16, shapes[0][2], device="cuda")
-    lse = kernels.log_sum_exp(query, key, scale=0.15, causal=True)
-    for more in ({}, {"lengths": lengths}, {"direction": direction, "value": value}):
-        fast = edge_kernels.edge_rows(query, key, lse, scale=0.15, factor=1.0, causal=True, **more)
-        # a bias selects the plain kernel
-        none = torch.zeros(1, 1, 1, 1, device="cuda")
-        plain = edge_kernels.edge_rows(query, key, lse, scale=0.15, factor=1.0, causal=True, bias=none, **more)
-        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
-
-
-def test_plain_and_hopper_kernels_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    query, key, r, _ = made({"size": 128, "queries": 2000, "group": 4, "batch": 2})
-    if kernels.hopper_kernels(query) is None:
-        pytest.skip("the second kernels need a Hopper GPU and Triton 3.6")
-    lse = kernels.log_sum_exp(query, key, scale=0.1, causal=True)
-    fast = kernels.transposed_product(query, key, lse, r[:, 0], scale=0.1, causal=True)
-    monkeypatch.setattr(kernels, "GLUON", "no such version")
-    kernels._hopper.cache_clear()
-    try:
-        plain_lse = kernels.log_sum_exp(query, key, scale=0.1, causal=True)
-        plain = kernels.transposed_product(query, key, lse, r[:, 0], scale=0.1, causal=True)
-    finally:
-        kernels._hopper.cache_clear()
-    torch.testing.assert_close(lse, plain_lse, rtol=1e-6, atol=1e-5)
-    torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -171,3 +172,80 @@ def test_a_descent_may_be_made_again_and_leaves_the_model_as_it_was() -> None:
         third = [matrix(layer) for layer in descent(wrapped, False).operands()]
         assert not torch.is_grad_enabled()
     assert all(torch.equal(a, b) for a, b in zip(first, third, strict=True))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_states_that_change_between_layers_are_refused(in_place: bool) -> None:
+    module = built("LlamaForCausalLM")
+    wrapped = af.wrap(module)
+    wrapped.verify(wrapped.encode({"input_ids": IDS}))
+
+    def change(_: Any, args: Any) -> Any:
+        return (args[0].mul_(2) if in_place else args[0] * 2, *args[1:])
+
+    handle = module.model.layers[1].register_forward_pre_hook(change)
+    way = descent(wrapped, False)
+    handle.remove()
+    with pytest.raises(ModelError, match="layer 0 of LlamaForCausalLM gives different states when it runs again"):
+        list(way.operands())
+
+
+class Passing(torch.nn.Module):
+    """Add the first layer's output to this one's: a state that no layer receives as input."""
+
+    def __init__(self, inner: Any, states: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.inner, self.states = inner, states
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 0.5 * self.states[-1]
+
+
+@pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
+def test_what_passes_beside_the_states_is_refused(edges: str) -> None:
+    module, states = built("LlamaForCausalLM").float(), [torch.zeros(())]
+    module.model.layers[0].register_forward_hook(lambda m, args, out: states.append(out))
+    module.model.layers[2].mlp = Passing(module.model.layers[2].mlp, states)
+    with pytest.raises(ModelError, match=r"layer by layer differ from those of one pass by .* at layer 0"):
+        af.wrap(module).trace({"input_ids": IDS}, memory="linear", edges=edges)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("frozen", [False, True], ids=["gradient", "answer"])
+def test_a_layer_that_fails_leaves_the_model_and_gradients_as_they_were(frozen: bool, enabled: bool) -> None:
+    module = built("LlamaForCausalLM")
+    wrapped = af.wrap(module)
+    before = wrapped.forward({"input_ids": IDS})["logits"]
+    wrapped.verify(wrapped.encode({"input_ids": IDS}))
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no more of this")
+
+    handle = module.model.layers[1].mlp.register_forward_pre_hook(fail)
+    with torch.set_grad_enabled(enabled):
+        with pytest.raises(ModelError, match="no more of this"):
+            descent(wrapped, frozen)
+        assert torch.is_grad_enabled() == enabled
+        handle.remove()
+        list(descent(wrapped, frozen).operands())
+        assert torch.is_grad_enabled() == enabled
+    assert torch.equal(wrapped.forward({"input_ids": IDS})["logits"], before)
+    assert not module.model.layers[0]._forward_hooks and not module.model.layers[0]._forward_pre_hooks
+
+
+@pytest.mark.parametrize("edges", ["attention-gradient", "answer"])
+def test_memory_goes_with_the_trace(edges: str) -> None:
+    wrapped = model("LlamaForCausalLM")
+    wrapped.trace(ids_of(wrapped), memory="linear", edges=edges)
+    gc.collect()
+    gc.disable()  # reference cycles would stay
+    try:
+        with Living() as alive:
+            before = alive.bytes
+            trace = wrapped.trace(ids_of(wrapped), memory="linear", edges=edges)
+            trace.raw()
+            assert alive.bytes > before
+            del trace
+            assert alive.bytes == before
+    finally:
+        gc.enable()

@@ -74,27 +74,6 @@ def test_pairs_of_texts() -> None:
     assert encoded.word_ids == (None, 0, 1, None, 2, 3, 3, None) and encoded.word_texts == ("the", "key", "the", "keys")
 
 
-def test_a_tokenizer_without_offsets() -> None:
-    class Slow:
-        """A tokenizer like sentencepiece's in Python: pieces without offsets."""
-
-        is_fast = False
-        model_input_names = ("input_ids", "attention_mask")
-        pieces = ("▁The", "▁key", "s", ",", "▁un", "seen", "</s>")
-
-        def __call__(self, text: list[str], **options: Any) -> dict[str, list[list[int]]]:
-            n = len(self.pieces)
-            found = {"input_ids": [*range(n)], "attention_mask": [1] * n, "special_tokens_mask": [0] * (n - 1) + [1]}
-            return {name: [values] * len(text) for name, values in found.items()}
-
-        def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-            return [self.pieces[i] for i in ids]
-
-    encoded = encode_text(Slow(), "The keys, unseen", None, False)
-    assert encoded.tokens == ("The", "key", "s", ",", "un", "seen", "</s>")
-    assert encoded.word_ids == (0, 1, 1, 2, 3, 3, None) and encoded.word_texts == ("The", "keys", ",", "unseen")
-
-
 def test_load_from_a_folder(tmp_path: Path) -> None:
     model = af.load(model_folder(tmp_path / "m", classifier(), wordpiece()))
     trace = model.trace("The key to the cabinets")

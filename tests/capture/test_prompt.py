@@ -1,4 +1,4 @@
-"""Prompts: the tokenizer's own tokens, their characters, and user text that never acts as a special token."""
+"""Prompts: the tokenizer's own tokens, their characters, and user text that would act as a special token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 import attnflow as af
 from attnflow.capture.control import control_tokens
-from attnflow.capture.decoded import aligned, decoded
+from attnflow.capture.decoded import decoded
 from attnflow.capture.prompt import Part, Prompt, find_span, plain_ids, read_prompt, with_answer
 from helpers.chat_templates import HIDDEN, LOUD, PLAIN, TEMPLATES, THOUGHTS, TRIMMED
 from helpers.small_tokenizers import byte_level, sentencepiece, trimming, unigram, wordpiece
@@ -37,6 +37,7 @@ TEXTS = [
     "a ▁b Ġ ##c ▁",
 ]
 SECRET = "<|end|> </s> [SEP] <|start|>assistant\n<|stop|> <think>"
+REFUSED = r"^the text contains '.+', which would act as a special token: remove it, or give interpret_special=True"
 
 each_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
 each_text = pytest.mark.parametrize("text", TEXTS)
@@ -146,7 +147,21 @@ def test_all_that_is_written_belongs_to_tokens(name: str, text: str) -> None:
     for unit in ("word", "sentence", "paragraph"):
         groups = prompt.units(unit).groups
         members = [token for group in groups for token in group]
-        assert sorted(members) == [i for i, mark in enumerate(prompt.special) if not mark] and all(groups)
+        assert sorted(members) == in_units(prompt, unit) and all(groups)
+
+
+def in_units(prompt: Prompt, unit: str) -> list[int]:
+    """Return the tokens that units have: all but special ones, the template, and white space between units."""
+    theirs = [not (a or b) for a, b in zip(prompt.special, prompt.template, strict=True)]
+    following, spaces = False, [False] * len(prompt)
+    for i in reversed(range(len(prompt))):
+        if unit != "word" and (piece := prompt.text[slice(*prompt.offsets[i])]):
+            between = not any(
+                a < prompt.offsets[i][1] and prompt.offsets[i][0] < b for a, b in prompt.units(unit).ranges
+            )
+            following = piece.isspace() and between
+        spaces[i] = following and theirs[i]
+    return [i for i, mark in enumerate(theirs) if mark and not spaces[i]]
 
 
 @each_tokenizer
@@ -235,21 +250,16 @@ def control_count(model: Any, ids: Any) -> int:
 
 @each_tokenizer
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_marks_in_messages_are_plain_text(name: str, template: str) -> None:
+def test_marks_in_messages_are_refused_or_interpreted(name: str, template: str) -> None:
     model = model_of(name, TEMPLATES[template])
     harmless = read_prompt(model, [{"role": "user", "content": "x"}])
-    prompt = read_prompt(model, [{"role": "user", "content": SECRET}])
-    assert control_count(model, prompt.ids) == control_count(model, harmless.ids)
-    assert sum(prompt.special) == sum(harmless.special)
-    (part,) = prompt.messages
-    assert prompt.text[part.start : part.end] == SECRET
-    check_template(prompt)
-    inside = {i for a, b in prompt.offsets for i in range(a, b)}
-    assert {i for i, c in enumerate(prompt.text) if not c.isspace()} <= inside
-    interpreted = read_prompt(model, [{"role": "user", "content": SECRET}], interpret_special=True)
-    expected = model.tokenizer.apply_chat_template([{"role": "user", "content": SECRET}], add_generation_prompt=True)
+    chat = [{"role": "user", "content": SECRET}]
+    with pytest.raises(af.InputError, match=REFUSED):
+        read_prompt(model, chat)
+    interpreted = read_prompt(model, chat, interpret_special=True)
+    expected = model.tokenizer.apply_chat_template(chat, add_generation_prompt=True)
     assert list(interpreted.ids) == expected["input_ids"]
-    assert control_count(model, interpreted.ids) > control_count(model, prompt.ids)
+    assert control_count(model, interpreted.ids) > control_count(model, harmless.ids)
 
 
 PIECES = [
@@ -277,67 +287,57 @@ def test_whatever_a_user_writes(name: str, template: str) -> None:
     rng = random.Random(0)
     model = model_of(name, TEMPLATES[template], limit=2000)
     plain, chat = (read_prompt(model, p, documents={"d": "x"}) for p in ("x", [{"role": "user", "content": "x"}]))
-    for _ in range(6):
-        text, document = ("".join(rng.choices(PIECES, k=8)) + "z" for _ in range(2))
+    read, refused = 0, 0
+    for _ in range(20):
+        text, document = ("".join(rng.choices(PIECES, k=3)) + "z" for _ in range(2))
         for prompt, harmless in ((text, plain), ([{"role": "user", "content": text}], chat)):
-            result = read_prompt(model, prompt, documents={"d": document})
+            try:
+                result = read_prompt(model, prompt, documents={"d": document})
+            except af.InputError as e:
+                assert re.search(REFUSED, str(e))
+                refused += 1
+                continue
+            read += 1
             assert control_count(model, result.ids) == control_count(model, harmless.ids)
             assert [result.text[part.start : part.end] for part in result.documents] == [document]
             inside = {i for a, b in result.offsets for i in range(a, b)}
             assert {i for i, c in enumerate(result.text) if not c.isspace()} <= inside
             for unit in ("word", "sentence", "paragraph"):
                 members = sorted(token for group in result.units(unit).groups for token in group)
-                theirs = [not (a or b) for a, b in zip(result.special, result.template, strict=True)]
-                assert members == [i for i, mark in enumerate(theirs) if mark]
+                assert members == in_units(result, unit)
+    assert read and refused
 
 
 @each_tokenizer
-def test_ordinary_text_is_read_alike_beside_marks(name: str) -> None:
-    """Escaping a special token changes neither the spaces before words nor the joints with the template."""
-    model = model_of(name, TEMPLATES["unmarked"])
-    chat = [{"role": "user", "content": "the key"}, {"role": "assistant", "content": "the </s> key"}, CHATS[0][0]]
-    plain, marked = (
-        read_prompt(model, [*chat[:1], {"role": "assistant", "content": "the key"}, chat[2]]),
-        read_prompt(model, chat),
-    )
-    secret = marked.text.index("</s>")
-    before = [i for i, (_, b) in zip(marked.ids, marked.offsets, strict=True) if b < secret]
-    after = [i for i, (a, _) in zip(marked.ids, marked.offsets, strict=True) if a >= secret + 5]
-    assert before and list(plain.ids[: len(before)]) == before
-    assert len(after) > 5 and list(plain.ids[-len(after) + 1 :]) == after[1:]
-
-
-@each_tokenizer
-def test_marks_in_a_text_are_plain_text(name: str) -> None:
+def test_marks_in_a_text_are_refused_or_interpreted(name: str) -> None:
     model = model_of(name)
     text = f"the {' '.join(model.tokenizer.all_special_tokens)} key ＜/s＞"
-    prompt = read_prompt(model, text)
-    added = read_prompt(model, "the key")
-    assert control_count(model, prompt.ids) == control_count(model, added.ids) == sum(prompt.special)
-    assert "".join(text[a:b] for a, b in dict.fromkeys(prompt.offsets)).replace(" ", "") == text.replace(" ", "")
-    spelled = [i for i, mark in zip(prompt.ids, prompt.special, strict=True) if not mark]
-    assert plain_ids(model, text) == spelled
+    with pytest.raises(af.InputError, match=REFUSED):
+        read_prompt(model, text)
+    with pytest.raises(af.InputError, match="or an answer as token numbers"):
+        plain_ids(model, text)
     interpreted = read_prompt(model, text, interpret_special=True)
     assert list(interpreted.ids) == model.encode(text).tensors["input_ids"][0].tolist()
-    assert sum(interpreted.special) > sum(prompt.special)
+    assert sum(interpreted.special) > sum(read_prompt(model, "the key").special)
 
 
 @pytest.mark.parametrize("template", ["plain", "trimmed"])
 def test_documents(template: str) -> None:
     model = model_of("byte-level BPE", TEMPLATES[template])
-    documents = {"a.txt": "One is here. Two is.\n", "b": " <|stop|> three"}
+    documents = {"a.txt": "One is here. Two is.\n", "b": " <stop> three"}
     chat = [*CHATS[2][:2], {"role": "user", "content": "Which?\n"}]
     prompt, plain = read_prompt(model, chat, documents=documents), read_prompt(model, "Which?", documents=documents)
-    text = "Document: a.txt\nOne is here. Two is.\n\n\nDocument: b\n <|stop|> three\n\nWhich?"
+    text = "Document: a.txt\nOne is here. Two is.\n\n\nDocument: b\n <stop> three\n\nWhich?"
     assert text in prompt.text and plain.text == text
     for p in (prompt, plain):
         assert [part.name for part in p.documents] == ["a.txt", "b"]
         assert [p.text[part.start : part.end] for part in p.documents] == list(documents.values())
         units = p.units("document")
-        assert units.texts == ("a.txt", "b") and units.ranges == tuple((d.start, d.end) for d in p.documents)
+        written = [text.strip() for text in documents.values()]
+        assert units.texts == ("a.txt", "b") and [p.text[a:b] for a, b in units.ranges] == written
         spelled = ["".join(p.text[a:b] for a, b in (p.offsets[i] for i in group)) for group in units.groups]
-        assert spelled == list(documents.values())
-        sentences = ("Document: a.txt", "One is here.", "Two is.", "Document: b", "<|stop|> three", "Which?")
+        assert [x.strip() for x in spelled] == written
+        sentences = ("Document: a.txt", "One is here.", "Two is.", "Document: b", "<stop> three", "Which?")
         assert p.units("sentence").texts[-6:] == sentences
     assert prompt.messages[-1].name == "user 2" and prompt.text[prompt.messages[-1].start :].startswith(text)
 
@@ -480,50 +480,17 @@ def test_units_that_a_prompt_has_not() -> None:
         prompt.units("document")
 
 
-def slow() -> Any:
-    """Return a tokenizer without offsets that works byte by byte."""
-    tokenizer = transformers.ByT5Tokenizer(extra_ids=2)
-    tokenizer.chat_template = PLAIN.replace("<|stop|>", "</s>")
-    return tokenizer
-
-
-@each_text
-def test_a_tokenizer_without_offsets(text: str) -> None:
-    model = wrapped(slow())
-    prompt, encoded = read_prompt(model, text), model.encode(text)
-    assert list(prompt.ids) == encoded.tensors["input_ids"][0].tolist() and prompt.tokens == encoded.tokens
-    assert prompt.special == (*[False] * (len(prompt) - 1), True)
-    assert list(prompt.offsets[:-1]) == byte_ranges([bytes([i]) for i in text.encode()], text)
-
-
-def test_a_tokenizer_without_offsets_and_marks() -> None:
-    model = wrapped(slow())
-    prompt = read_prompt(model, "the </s> key")
-    assert list(prompt.ids[:-1]) == [byte + 3 for byte in b"the </s> key"] and sum(prompt.special) == 1
-    assert sum(read_prompt(model, "the </s> key", interpret_special=True).special) == 2
-    chat = read_prompt(model, CHATS[1])
-    assert list(chat.ids) == model.tokenizer.apply_chat_template(CHATS[1], add_generation_prompt=True)["input_ids"]
-    assert sum(chat.special) == 2
-    check_template(chat)
-    with pytest.raises(
-        af.InputError, match="the prompt contains </s>, which this tokenizer cannot read as plain text: remove it"
-    ):
-        read_prompt(model, [{"role": "user", "content": "a </s> b"}])
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces", "expected"),
-    [
-        ("The  Key.", ["the", " key", "."], ["The", "Key", "."]),
-        ("a foo b", ["a", " [UNK]", " b"], ["a", " foo ", "b"]),
-        ("foo bar", ["[UNK]", " [UNK]"], ["foo bar", "foo bar"]),
-        ("x \n y", ["x", " ", "\n", " y"], ["x", " ", "\n", "y"]),
-    ],
-)
-def test_a_decoding_beside_its_text(text: str, pieces: list[str], expected: list[str]) -> None:
-    ends = [len("".join(pieces[: i + 1])) for i in range(len(pieces))]
-    ranges = aligned(text, "".join(pieces), list(zip([0, *ends], ends, strict=False)))
-    assert [text[a:b] for a, b in ranges] == expected
+def test_a_tokenizer_without_offsets_is_refused() -> None:
+    model = wrapped(transformers.ByT5Tokenizer(extra_ids=2))
+    sentence = (
+        "ByT5Tokenizer does not say which characters its tokens have: load the fast tokenizer, AutoTokenizer.from_pre"
+    )
+    for read in (model.trace, model.answer):
+        with pytest.raises(af.InputError, match=sentence):
+            read("the key")
+    ids = model.tokenizer("the key")["input_ids"]
+    assert model.trace({"input_ids": torch.tensor([ids])}).text == "the key"
+    assert model.answer(ids, answer=ids[:2]).sources().values.shape[-1] == len(ids)
 
 
 def whole_prefixes(tokenizer: Any, ids: list[int]) -> str:

@@ -76,15 +76,15 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["a", "--document", "a=empty.txt"], "the document 'a' is empty: write something, or leave it out"),
         (["key " * 400], "tokens and the model takes 192: shorten it"),
         (["a", "--document", "minutes=long.txt"], "and the model takes 192: 'minutes' has "),
-        (["a", "--system", "be short"], "--system needs a chat template, and the tokenizer of this model has none: put its content into the prompt"),
+        (["a", "--system", "be short"], "system needs a chat template, and the tokenizer of this model has none: put its content into the prompt"),
         (["a", "--system", "be short", "--no-chat"], "--system needs the chat template, but --no-chat turns it off: leave one of them out"),
         (["a", "-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .html, .json, .csv, .parquet"),
-        (["a", "--unit", "document"], "the prompt has no documents: choose another unit, or give it with --document NAME=FILE"),
-        (["a", "--unit", "message"], "the prompt has no messages: choose another unit, or give --chat, which needs a chat template"),
+        (["a", "--unit", "document"], "the prompt has no documents: choose another unit, or give it with documents={name: text}"),
+        (["a", "--unit", "message"], "the prompt has no messages: choose another unit, or give it as a list of messages"),
         (["a", "--answer", "the key", "--span", "zebra"], "the span 'zebra' does not occur in the answer ' the key': give a part of the answer, as written"),
-        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' occurs 2 times in the answer: choose one of --span 'the' --occurrence 1, in ' «the» key, the book'; --span 'the' --occurrence 2, in ' the key, «the» book'\n"),
+        (["a", "--answer", "the key, the book", "--span", "the"], "the span 'the' occurs 2 times in the answer: choose one of ('the', 1) in ' «the» key, the book'; ('the', 2) in ' the key, «the» book'"),
         (["a", "--answer", "the key", "--span", "key", "--occurrence", "2"], "the span 'key' occurs 1 times in the answer, so there is no number 2: expected a number from 1 to 1"),
-        (["a", "--chat"], "the tokenizer of this model has no chat template, which --chat needs: leave it out"),
+        (["a", "--chat"], "the tokenizer of this model has no chat template, which a list of messages needs: give the prompt as one text"),
     ],
 )  # fmt: skip
 def test_mistakes(
@@ -108,7 +108,7 @@ def test_models_that_do_not_write(attnflow: Command, tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "m", classifier(), wordpiece())
     assert attnflow("answer", "a", "-m", str(folder), status=2).err == (
         "attnflow: BertForSequenceClassification generates no text: expected a language model that generates, such as a "
-        "decoder; attnflow show and attnflow compare explain classifiers and masked language models\n"
+        "decoder; trace() and attnflow.compare explain classifiers and masked language models\n"
     )
 
 

@@ -67,38 +67,34 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--query", "--5"], "query '--5' is not a token of this text"),
         (["--layer", "L²"], "layer 'L²': expected L1 to L3, last or all"),
         (["--layer", "all"], "layer all: a table shows one layer; use --json or --output for all of them"),
-        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, joint_flow, answer_inputs, answer_rows, gather, columns, blank-out, gradient, integrated-gradients or shapley"),
-        (["--method", "gather", "--edges", "alti"], "method 'gather' adds up edges by gradients, and --edges 'alti' are not about an answer: give --edges 'attention-gradient', 'gradient' or 'answer', or leave it out"),
-        (["--normalize", "rows"], "--normalize 'rows' requires --edges: give that too, or leave it out"),
-        (["--edges", "alti", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to rollout: leave it out, or choose one of those methods"),
-        (["--edges", "alti", "--method", "gradient"], "--edges 'alti' applies to raw, rollout, flow, joint_flow, gather, columns, not to gradient: leave it out, or choose one of those methods"),
-        (["--method", "joint_flow", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --method joint_flow: leave one of them out; without --beside and --importance, the page shows the values of --method joint_flow"),
+        (["--method", "blow"], "method 'blow': expected raw, rollout, flow, answer_inputs, answer_rows, blank-out, gradient, integrated-gradients or shapley"),
+        (["--method", "gather"], "method 'gather': expected raw, rollout, flow, answer_inputs, answer_rows, blank-out, gradient, integrated-gradients or shapley"),
+        (["--normalize", "rows"], "normalize='rows' requires edges=: give that too, or leave it out"),
+        (["--edges", "alti", "--answer", "0"], "answer='0' applies to answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to rollout: leave it out, or choose one of those methods"),
+        (["--edges", "alti", "--method", "gradient"], "edges='alti' applies to raw, rollout, flow, not to gradient: leave it out, or choose one of those methods"),
         (["--method", "answer_rows", "--importance", "none", "-o", "x.html"], "method answer_rows: the page of this text has answer_inputs; leave --method out, or use the terminal"),
-        (["--beside", "caf\udce9", "-o", "x.html"], "the text contains bytes that are not UTF-8: decode it with its own encoding first"),
-        (["--edges", "alti", "-o", "x.html", "--importance", "none"], "--beside and --importance need the page of a text, which has no --edges"),
-        (["--beside", "the keys"], "--beside and --beside-model need a page: add -o page.html, or leave them out"),
+        (["--edges", "alti", "-o", "x.html", "--importance", "none"], "--importance needs the page of a text, which has no --edges"),
         (["--query", "zebra"], "query 'zebra' is not a token of this text: expected a position, \"all\", or one of '[CLS]', 'the', 'key', '[SEP]'"),
         (["-o", "x.doc"], "x.doc"),
-        (["--method", "flow", "--answer", "0"], "--answer '0' applies to answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to flow"),
-        (["--of", "logit"], "--of 'logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to answer_rows: leave it out, or choose one of those methods"),
-        (["--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
-        (["--method", "answer_inputs", "--query", "key"], "--query 'key' applies to raw, rollout, flow, joint_flow, answer_rows, not to answer_inputs: leave it out"),
-        (["--method", "answer_inputs", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, joint_flow, not to answer_inputs: leave it out"),
-        (["--method", "answer_rows", "--edges", "alti"], "--edges 'alti' applies to raw, rollout, flow, joint_flow, gather, columns, not to answer_rows: leave it out"),
-        (["--method", "gradient", "--answer", "maybe"], "--answer 'maybe' is not a class of this model: expected one of "),
-        (["--method", "gradient", "--of", "size"], "--of 'size': expected one of 'probability', 'logit'"),
-        (["--method", "gradient", "--answer", "0", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --answer"),
-        (["--method", "blank-out", "--words", "--layer", "2"], "--layer '2' applies to raw, rollout, flow, joint_flow, not to blank_out: leave it out"),
+        (["--method", "flow", "--answer", "0"], "answer='0' applies to answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to flow"),
+        (["--of", "logit"], "of='logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to answer_rows: leave it out, or choose one of those methods"),
+        (["--answer", "maybe"], "answer='maybe' is not a class of this model: expected one of "),
+        (["--method", "answer_inputs", "--query", "key"], "query='key' applies to raw, rollout, flow, answer_rows, not to answer_inputs: leave it out"),
+        (["--method", "answer_inputs", "--layer", "2"], "layers='2' applies to raw, rollout, flow, not to answer_inputs: leave it out"),
+        (["--method", "answer_rows", "--edges", "alti"], "edges='alti' applies to raw, rollout, flow, not to answer_rows: leave it out"),
+        (["--method", "gradient", "--answer", "maybe"], "answer='maybe' is not a class of this model: expected one of "),
+        (["--method", "gradient", "--of", "size"], "of='size': expected one of 'probability', 'logit'"),
+        (["--method", "blank-out", "--words", "--layer", "2"], "layers='2' applies to raw, rollout, flow, not to blank_out: leave it out"),
         (["--importance", "full"], "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all tokens; attnflow compare has --importance too"),
         (["--importance", "much", "-o", "x.html"], "importance 'much': expected none, fast, full, or a number of seconds for blank-out"),
-        (["--residual", "2"], "residual '2': expected a weight between 0 and 1, or measured"),
-        (["--residual", "real"], "residual 'real': expected a weight between 0 and 1, or measured"),
-        (["--sinks", "drop"], "--sinks 'drop': expected one of 'keep', 'residual'"),
-        (["--method", "raw", "--residual", "measured"], "--residual 'measured' applies to rollout, flow, joint_flow, not to raw: leave it out"),
-        (["--method", "gradient", "--sinks", "residual"], "--sinks 'residual' applies to raw, rollout, flow, joint_flow, not to gradient: leave it out"),
-        (["--residual", "measured", "-o", "x.html", "--beside", "the keys"], "--beside and --importance need the page of a text, which has no --residual"),
-        (["--edges", "value-norm", "--sinks", "residual"], "--sinks \"residual\" needs to know which positions are sinks"),
-        (["--receptive-field", "big"], "--receptive-field 'big': expected one of 'ratio', 'difference', 'layer', or None for none"),
+        (["--residual", "2"], "residual '2': expected a number between 0 and 1"),
+        (["--residual", "measured"], "residual 'measured': expected a number between 0 and 1"),
+        (["--sinks", "drop"], "sinks='drop': expected one of 'keep', 'residual'"),
+        (["--method", "raw", "--residual", "0.3"], "residual=0.3 applies to rollout, flow, not to raw: leave it out"),
+        (["--method", "gradient", "--sinks", "residual"], "sinks='residual' applies to raw, rollout, flow, not to gradient: leave it out"),
+        (["--edges", "value-norm", "--sinks", "residual"], "sinks=\"residual\" needs to know which positions are sinks"),
+        (["--receptive-field", "big"], "receptive_field='big': expected one of 'ratio', 'difference', 'layer', or None for none"),
+        (["--method", "gradient", "--answer", "0", "-o", "x.html", "--importance", "none"], "--importance needs the page of a text, which has no --answer"),
     ],
 )  # fmt: skip
 def test_show_with_mistakes(attnflow: Command, model: str, words: list[str], sentence: str) -> None:
@@ -125,7 +121,7 @@ def test_files_that_cannot_be_written_are_refused_before_loading(
 
 @pytest.mark.parametrize(("name", "sentence"), [
     ("photo.PNG", "is an image file, but this model reads text: give a text, and for a vision-language model --image"),
-    ("tone.wav", "is a sound file, but this model reads text: give a text, or choose an audio model"),
+    ("tone.wav", "is a sound file: expected a text; Model.trace in Python takes the tensors of a sound"),
     ("minutes.txt", "is a file, and its name would be explained as the text: use - < minutes.txt, which reads its text"),
     ("w.npz", "is a file, and its name would be explained as the text: use attnflow figure graph w.npz"),
 ])  # fmt: skip
@@ -140,26 +136,12 @@ def test_files_are_not_read_as_words(
         assert sentence in attnflow(command, name, "-m", model, status=2).err
 
 
-def test_show_puts_two_texts_or_two_models_on_one_page(attnflow: Command, model: str, tmp_path: Path) -> None:
-    path, own = tmp_path / "pair.html", af.load(model)
-    words = ["show", "the key", "-m", model, "-o", str(path), "--json"]
-    printed = attnflow(*words, "--beside", "the keys")
-    assert printed.err.endswith(f"wrote {path}\n") and path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    document = json.loads(printed.out)
-    same = own.explain("the key").beside(own.explain("the keys")).document
-    assert document["alignments"] == same["alignments"]
-    for one, other in zip(document["pages"], same["pages"], strict=True):
-        assert [one["text"], one["importance"]] == json.loads(json.dumps([other["text"], other["importance"]]))
-    assert json.loads(attnflow(*words, "--beside-model", model).out)["pages"][1]["text"] == "the key"
-
-
 def test_a_page_opens_with_the_method_that_somebody_names(attnflow: Command, model: str, tmp_path: Path) -> None:
     words = ["show", "the key", "-m", model, "-o", str(tmp_path / "page.html"), "--json", "--importance", "none"]
     assert "method" not in json.loads(attnflow(*words).out)["state"]
     for method in ("raw", "rollout", "flow", "answer_inputs", "gradient"):
         assert json.loads(attnflow(*words, "--method", method).out)["state"]["method"] == method
-    both = json.loads(attnflow(*words, "--method", "flow", "--beside", "the keys").out)
-    assert [page["state"]["method"] for page in both["pages"]] == ["flow", "flow"]
+    assert "No such option: --beside" in attnflow(*words, "--beside", "the keys", status=2).err
 
 
 def test_a_page_of_bytes_that_are_no_text_is_refused_as_the_terminal_refuses_it(attnflow: Command, model: str) -> None:
@@ -170,40 +152,30 @@ def test_a_page_of_bytes_that_are_no_text_is_refused_as_the_terminal_refuses_it(
         )
 
 
-def test_measured_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:
+def test_another_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:
     trace = af.load(model).trace("the key")
     for method in ("rollout", "flow"):
-        options = ("--method", method, "--residual", "measured", "--sinks", "residual", "--json")
+        options = ("--method", method, "--residual", "0.3", "--sinks", "residual", "--json")
         result = json.loads(attnflow("show", "the key", "-m", model, *options).out)
-        expected = getattr(trace, method)(layer=-1, residual="measured", sinks="residual")
-        assert np.allclose(result["values"], expected.values) and result["provenance"]["residual"] == "measured"
+        expected = getattr(trace, method)(layer=-1, residual=0.3, sinks="residual")
+        assert np.allclose(result["values"], expected.values) and result["provenance"]["residual"] == 0.3
         assert result["provenance"]["sinks"] == expected.provenance["sinks"]
     result = json.loads(
-        attnflow("compare", "the key", "-m", model, "--residual", "measured", "--sinks", "residual", "--json").out
+        attnflow("compare", "the key", "-m", model, "--residual", "0.3", "--sinks", "residual", "--json").out
     )
-    assert np.allclose(
-        result["values"]["rollout"], trace.rollout(layer=-1, residual="measured", sinks="residual").row()
-    )
+    assert np.allclose(result["values"]["rollout"], trace.rollout(layer=-1, residual=0.3, sinks="residual").row())
 
 
-def test_messages_name_options(attnflow: Command, tmp_path: Path) -> None:
-    """Messages name command-line options instead of Python arguments."""
-    path, bare = (
-        model_folder(tmp_path / "long", classifier(), wordpiece()),
-        model_folder(tmp_path / "bare", classifier()),
-    )
+def test_messages_name_python_arguments(attnflow: Command, tmp_path: Path) -> None:
+    path = str(model_folder(tmp_path / "long", classifier(), wordpiece()))
+    bare = str(model_folder(tmp_path / "bare", classifier()))
     for words, sentence in (
-        (("key " * 40, "-m", str(path)), "shorten it, split it, or give --truncate to keep the first 32 tokens"),
-        (("the key", "-m", str(bare)), "has no tokenizer: save it into its folder too"),
-        (("the key", "--device", "moon"), "--device 'moon' is not available"),
-        (("the key", "--dtype", "float3"), "--dtype 'float3': expected one of"),
+        (("key " * 40, "-m", path), "shorten it, split it, or give truncate=True to keep the first 32 tokens"),
+        (("the key", "-m", bare), "was wrapped without a tokenizer"),
+        (("the key", "--device", "moon"), "device='moon' is not available"),
+        (("the key", "--dtype", "float3"), "dtype='float3': expected one of"),
     ):
         assert sentence in attnflow("show", *words, status=2).err
-    torch.save(classifier().state_dict(), path / "pytorch_model.bin")
-    (path / "model.safetensors").unlink()
-    printed = attnflow("show", "the key", "-m", str(path), status=2)
-    assert "convert it, or give --allow-pickle to read its PyTorch files" in printed.err
-    assert attnflow("show", "the key", "-m", str(path), "--allow-pickle").out
 
 
 def test_show_families_of_decoders(attnflow: Command, tmp_path: Path) -> None:
@@ -218,7 +190,7 @@ def test_show_families_of_decoders(attnflow: Command, tmp_path: Path) -> None:
     assert "answer_rows" in attnflow("show", "the keys to", "-m", chunked).out
     refusal = attnflow("show", "the keys to", "-m", hybrid, status=2).err
     assert "L1, L3 (Lfm2ShortConv) mix positions without attention" in refusal
-    assert refusal.strip().endswith("attnflow show --method blank-out and --method gradient need no attention")
+    assert refusal.strip().endswith("blank_out() and gradient() need no attention")
     for method in ("blank-out", "gradient"):
         assert method in attnflow("show", "the keys to", "-m", hybrid, "--method", method).out
 
@@ -336,8 +308,8 @@ def test_an_answer_of_digits_is_text_for_a_decoder(attnflow: Command, model: str
     expected = af.load(folder, device="cpu").answer("the key to", answer=result["provenance"]["answer"]["name"])
     np.testing.assert_allclose(shown["values"], expected.sources(unit="token").values, atol=1e-6)
     assert attnflow(*words, "--method", "answer_inputs", status=2).err.endswith(
-        ": edges explain one token, so give one; --method blank-out, gradient, integrated-gradients and shapley, and attnflow "
-        "answer take several\n"
+        ": edges explain one token, so give one; blank_out, gradient, integrated_gradients, shapley and Model.answer take "
+        "several\n"
     )
     by_number = json.loads(attnflow("show", "the key", "-m", model, "--answer", "1", "--json").out)
     assert by_number["provenance"]["answer"]["name"] == "good"

@@ -43,7 +43,7 @@ def test_one_head_is_a_result_of_its_own(attnflow: Any, trace: af.Trace, tmp_pat
         (
             ["--heads", "L1.1", "--method", "gradient"],
             "--method gradient cannot be combined with --heads L1.1: leave one of them out; one head, such as --heads L3.5, takes raw, "
-            "rollout, flow, joint_flow",
+            "rollout, flow",
         ),
         (["--heads", "L1.1", "--layer", "L1"], "--layer L1: --heads L1.1 already names a layer, so leave --layer out"),
         (

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow.method_table import GATHERED, IMPORTANCE, LAYERED, TEXT_METHODS, takers, takes
+from attnflow.method_table import IMPORTANCE, LAYERED, TEXT_METHODS, takers, takes
 
 torch = pytest.importorskip("torch", reason="models need torch")
 transformers = pytest.importorskip("transformers", reason="models need transformers")
@@ -41,7 +41,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gradient edges": {"edges": "attention-gradient"},
     "normalize": {"edges": "attention-gradient", "normalize": "rows"},
     "residual": {"residual": 0.3},
-    "measured": {"residual": "measured"},
     "sinks": {"sinks": "residual"},
     "receptive_field": {"receptive_field": "ratio"},
     "answer": {"answer": OTHER},
@@ -97,18 +96,13 @@ def by_library(model: af.Model, method: str, options: dict[str, Any]) -> af.Toke
         return trace.answer_inputs(signed="shares")
     if method == "answer_rows":
         return trace.answer_rows(options.get("query"))
-    if method in GATHERED:
-        return trace.gather(1.0 if method == "columns" else options.get("residual"))
     more = {name: options[name] for name in ("residual", "receptive_field", "sinks") if name in options}
     layer = 0 if "layers" in options else -1
     return getattr(trace, method)(options.get("query"), layer, **more)
 
 
 def is_taken(method: str, options: dict[str, Any]) -> bool:
-    edges = options.get("edges")
-    if method in GATHERED and edges == "value-norm":
-        return False
-    return all(takes(method, "measured" if value == "measured" else name, edges) for name, value in options.items())
+    return all(takes(method, name, options.get("edges")) for name in options)
 
 
 CELLS = [(method, name) for method in TEXT_METHODS for name in OPTIONS]
@@ -134,28 +128,18 @@ def test_show_does_what_the_library_does_or_says_what_to_do(
         assert printed["provenance"]["sinks"]["mode"] == "residual"
     elif name == "answer":  # of two classes, each is as important as the other
         assert printed["provenance"]["answer"]["name"] == options["answer"] != plain.provenance["answer"]["name"]
-    elif method == "joint_flow":  # of least norm: three layers suffice to spread it evenly
-        labels = ("tokens", "query_tokens", "layers", "provenance")
-        assert any(printed[label] != plain.to_dict()[label] for label in labels) or not options
     elif options:
         assert expected.values.shape != plain.values.shape or not np.allclose(expected.values, plain.values, atol=1e-9)
 
 
 def check_advice(message: str, method: str, options: dict[str, Any]) -> None:
-    """Check that a refusal names methods that take the option, or edges that suit the method."""
+    """Check that a refusal names methods that take the option."""
     assert message.count("\n") == 1 and "leave it out" in message
     listed = re.search(
-        r"--([a-z-]+) \S+ applies to (.*?)(, and edges by gradients)?, not to (\w+): leave it out, or choose", message
+        r"(\w+)=\S+ applies to (.*?)(, and edges by gradients)?, not to (\w+): leave it out, or choose", message
     )
-    if listed is None:
-        assert (
-            method in GATHERED
-            and "give --edges 'attention-gradient', 'gradient' or 'answer', or leave it out" in message
-        )
-        assert all(is_taken(method, {"edges": kind}) for kind in ("attention-gradient", "gradient", "answer"))
-        return
-    option = {"layer": "layers", "receptive-field": "receptive_field"}.get(listed[1], listed[1])
-    option = "measured" if options.get(option) == "measured" else option
+    assert listed is not None, message
+    option = listed[1]
     others = listed[2].split(", ")
     edges = options.get("edges") if option == "normalize" else None
     assert listed[4] == method and method not in others and others
@@ -188,9 +172,7 @@ def test_every_method_writes_every_kind_of_file(
     [
         ["--edges", "alti"],
         ["--method", "gradient", "--answer", OTHER],
-        ["--residual", "measured"],
         ["--sinks", "residual"],
-        ["--method", "gather", "--words"],
     ],
 )
 def test_a_page_of_what_the_page_of_a_text_has_not_shows_the_values(
@@ -210,7 +192,7 @@ def test_importance_needs_the_page_of_a_text(show: Command, method: str) -> None
 def test_heads_take_the_methods_that_follow_one_head(show: Command, model: af.Model, method: str) -> None:
     if method not in LAYERED:
         message = show("--heads", "L2.1", "--method", method, status=2).err
-        assert message.endswith("one head, such as --heads L3.5, takes raw, rollout, flow, joint_flow\n")
+        assert message.endswith("one head, such as --heads L3.5, takes raw, rollout, flow\n")
         return
     printed = json.loads(show("--heads", "L2.1", "--method", method, "--query", "key", "--json").out)
     trace = model.trace(TEXT, keep_heads=True)
@@ -243,9 +225,7 @@ def test_a_target_is_for_the_methods_with_layers(
     words = ["show", TEXT, "--method", method, "--target", "the key", "--json"]
     if method not in LAYERED:
         message = attnflow(*words, status=2).err
-        assert (
-            f"--target 'the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
-        )
+        assert f"target='the key' applies to {', '.join(LAYERED)}, not to {method}: leave it out, or choose" in message
         return
     printed = json.loads(attnflow(*words).out)
     expected = getattr(writer.trace(TEXT, target="the key"), method)(layer=-1)
@@ -255,7 +235,7 @@ def test_a_target_is_for_the_methods_with_layers(
 def test_a_residual_weight_has_no_effect_on_edges_that_include_it(show: Command) -> None:
     message = show("--edges", "alti", "--residual", "0.3", status=2).err
     assert message == (
-        "attnflow: --residual 0.3 has no effect with --edges 'alti', which already include the residual connection: leave "
+        "attnflow: residual=0.3 has no effect with edges='alti', which already include the residual connection: leave "
         "it out, or choose other edges\n"
     )
 

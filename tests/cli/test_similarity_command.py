@@ -37,7 +37,7 @@ def test_both_texts_are_printed(
     assert [text["method"] for text in result["texts"]] == ["answer_inputs"] * 2
     attnflow("similarity", *PAIR, "-m", folder, "-o", str(tmp_path / "s.json"))
     assert json.loads((tmp_path / "s.json").read_text())["texts"][0]["method"] == "blank-out"
-    attnflow("similarity", *PAIR, "-m", folder, "--method", "gather", "-o", str(tmp_path / "s.html"))
+    attnflow("similarity", *PAIR, "-m", folder, "--method", "rollout", "-o", str(tmp_path / "s.html"))
     assert "attnflow-similarity" in (tmp_path / "s.html").read_text()
 
 
@@ -69,4 +69,4 @@ def test_show_explains_the_embedding(attnflow: Command, folder: str, tmp_path: P
     assert own["query_tokens"] == ["[CLS]"]
     largest = write_folder(tmp_path / "max", encoder(), wordpiece(), one_mode("max"))
     refused = attnflow("show", PAIR[0], "-m", str(largest), status=2)
-    assert "pools by max" in refused.err and "give --query" in refused.err
+    assert "pools by max" in refused.err and "give query=" in refused.err

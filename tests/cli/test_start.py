@@ -41,7 +41,7 @@ COMMANDS = {
     "compare": ["compare", "the key"],
     "figure": ["figure", "graph", "the key", "-o", "fig.pdf"],
     "evaluate": ["evaluate", "t.csv"],
-    "grid": ["evaluate", "t.csv", "--grid", "-o", "grid"],
+    "grid": ["evaluate", "t.csv", "--grid"],
     "corpus run": ["corpus", "run", "t.csv", "out"],
     "corpus report": ["corpus", "report", "out"],
     "reproduce": ["reproduce", "figure1"],

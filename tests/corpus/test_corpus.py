@@ -6,10 +6,7 @@ import errno
 import json
 import os
 import shutil
-import sys
 import threading
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +96,6 @@ def contents(output: Path) -> dict[str, bytes]:
         (gpt2, {}),
         (gpt2, {"receptive_field": "ratio", "methods": ("rollout", "flow")}),
         (t5, {"query": "all"}),
-        (bert, {"memory": "linear", "methods": ("raw", "rollout")}),
-        (bert, {"memory": "linear", "methods": ("rollout",), "query": "the", "layers": [1]}),
-        (gpt2, {"memory": "linear", "methods": ("raw", "rollout"), "residual": 0.2}),
-        (gpt2, {"memory": "linear", "methods": ("rollout",), "receptive_field": "ratio", "query": "all"}),
     ],
 )
 def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any], tmp_path: Path) -> None:
@@ -253,12 +246,11 @@ def test_scores_stand_under_their_own_names(methods: tuple[str, ...], tmp_path: 
     corpus = open_corpus(given)
     (shard,) = plan(corpus, 2, 1 << 30, lambda size: 1)
     one = worker.Worker(worker.Spec({}, "bert", corpus, explain.Options(methods, (0, 1)), str(tmp_path)), model, 1)
-    own = one.new_clerk()
+    own = one.clerk
     assert one.stacked is not None
     scored = one.stacked.explain(own.sheet(shard), lambda texts, tokens: None)()
     own.write(shard, scored)
     one.close()
-    own.close()
     for text, row in zip((TEXTS[0], TEXTS[2]), pq.read_table(tmp_path / shard.file).to_pylist(), strict=True):
         trace = model.trace(text)
         scores = {name for name in row if "_L" in name}
@@ -266,18 +258,6 @@ def test_scores_stand_under_their_own_names(methods: tuple[str, ...], tmp_path: 
         for method in methods:
             for layer, values in enumerate(getattr(trace, method)().values, 1):
                 np.testing.assert_allclose(row[f"{method}_L{layer}"], values, atol=2e-6)
-
-
-def test_long_texts_run_together_where_no_matrix_is_made() -> None:
-    sizes = [(i, 500) for i in range(8)]
-    assert [len(batch) for batch in explain.batches(sizes, 2048)] == [1] * 8
-    assert [len(batch) for batch in explain.batches(sizes, 2048, matrices=False)] == [4, 4]
-
-
-def test_a_model_that_needs_matrices_is_refused_at_once(tmp_path: Path) -> None:
-    told = refused(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", t5(), memory="linear")
-    assert told == 'memory="linear" supports texts and models with one stack; trace this one with memory="graph"'
-    assert not (tmp_path / "out").exists()
 
 
 def test_batches_hold_texts_of_one_length_and_no_more_than_fits() -> None:
@@ -541,30 +521,8 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"layers": "L7"}, "layer 'L7': expected L1 to L6, last or all"),
         ({"layers": [6]}, "layer 6 does not exist: there are 6, so expected -6 to 5"),
         ({"layers": []}, "layers=[]: expected at least one, from 0 to 5"),
-        ({"memory": "disk"}, 'memory=\'disk\': expected "graph" or "linear"'),
-        (
-            {"memory": "linear", "methods": "flow,raw"},
-            "method 'flow' needs matrices, which memory=\"linear\" never builds: leave one of them out",
-        ),
-        (
-            {"memory": "linear", "receptive_field": "layer"},
-            "receptive_field='layer' needs matrices, which memory=\"linear\" never builds: leave one of them out",
-        ),
-        (
-            {"memory": "linear", "words": True},
-            'words=True needs matrices, which memory="linear" never builds: leave one of them out',
-        ),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "workers=2 requires ray=True: give that too"),
-        ({"processes": True}, "processes=True: expected a whole number, 0 or more"),
-        ({"processes": -1}, "processes=-1: expected a whole number, 0 or more"),
-        (
-            {"processes": 2, "words": True},
-            (
-                "processes=2 works only for jobs that explain many texts at once, and this job explains one text at a "
-                "time: leave it out"
-            ),
-        ),
         ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 requires ray=True: give that too"),
         ({"ray_address": "x"}, "ray_address='x' requires ray=True: give that too"),
         ({"device": "cpu"}, "device has no effect on a model that is already loaded: leave it out"),
@@ -620,11 +578,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert again.stderr == ""  # no progress without a terminal
     fine = CliRunner().invoke(app, ["corpus", "run", str(write(given, TEXTS[:3])), str(tmp_path / "fine"), "--json"])
     assert fine.exit_code == 0 and json.loads(fine.stdout)["errors"] == {}
-    linear = CliRunner().invoke(app, ["corpus", "run", str(given), str(tmp_path / "linear"), "--memory", "linear"])
-    assert linear.exit_code == 0
-    for one, other in zip(rows(tmp_path / "fine"), rows(tmp_path / "linear"), strict=True):
-        assert json.loads(other["provenance"])["captured"].endswith("queries and keys only")
-        np.testing.assert_allclose(one["rollout_L6"], other["rollout_L6"], atol=2e-6)
     shown = CliRunner().invoke(app, ["corpus", "run", "--help"])
     assert "INPUT" in shown.output and "OUTPUT" in shown.output and "--resume" in shown.output
     group = CliRunner().invoke(app, ["corpus"]).output
@@ -734,20 +687,4 @@ def test_the_benchmark(tmp_path: Path) -> None:
     assert found["texts"] == 12 and found["times_plain"]["forward"] == 1.0 and found["times_by_hand"]["by hand"] == 1.0
     jobs = {*corpus.JOBS, *corpus.ANSWER_JOBS}
     assert set(found["texts_per_second"]) == {"forward", corpus.BACKWARD, "by hand", *jobs}
-    assert set(found["running"]) == jobs
-    assert all(rate > 0 for rate in found["texts_per_second"].values()) and all(x > 0 for x in found["costs"].values())
-
-
-class Own:
-    """A tokenizer whose class other processes cannot import."""
-
-
-def test_what_cannot_travel_is_done_in_threads() -> None:
-    with ExitStack() as stack:
-        assert clerk.hire(lambda: 1, 2, stack) is None  # type: ignore[arg-type, return-value]
-        Own.__module__ = "__main__"
-        sys.modules["__main__"].Own = Own  # type: ignore[attr-defined]
-        try:
-            assert clerk.hire(partial(str, Own()), 2, stack) is None  # type: ignore[arg-type]
-        finally:
-            del sys.modules["__main__"].Own  # type: ignore[attr-defined]
+    assert all(rate > 0 for rate in found["texts_per_second"].values())

@@ -93,8 +93,6 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
         return result.words() if options.get("words") else result
     edges = {name: options[name] for name in ("edges", "normalize", "answer", "of") if name in options}
     trace = model.trace(text, **(edges if "edges" in options else {}))
-    if method in ("gather", "columns"):
-        return trace.gather(1.0 if method == "columns" else options.get("residual"))
     more = {"sinks": options["sinks"]} if "sinks" in options else {}
     if "residual" in options and method != "raw":
         more["residual"] = options["residual"]
@@ -107,8 +105,6 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
     ("methods", "options"),
     [
         ("answer_inputs,answer_rows", {}),
-        ("gather,columns,answer_rows", {"edges": "attention-gradient"}),
-        ("gather,columns", {"edges": "answer", "residual": 0.25}),
         ("raw,rollout,flow", {"edges": "gradient", "layers": "all"}),
     ],
 )
@@ -146,19 +142,16 @@ def test_texts_at_once_have_the_rows_of_texts_one_by_one(
     [
         (bert, ("answer_inputs", "answer_rows", *IMPORTANCE), {}),
         (bert, ("blank-out", "gradient"), {"answer": "no", "of": "logit"}),
-        (bert, ("rollout", "joint_flow", "answer_inputs", "blank_out"), {"words": True, "answer": 1}),
+        (bert, ("rollout", "flow", "answer_inputs", "blank_out"), {"words": True, "answer": 1}),
         (bert, ("raw", "rollout"), {"edges": "value-norm", "normalize": "graph", "query": 2}),
-        (bert, ("flow", "gather", "columns", "answer_rows"), {"edges": "attention-gradient", "answer": "yes"}),
-        (bert, ("gather", "answer_inputs"), {"edges": "answer", "residual": 0.25}),
-        (bert, ("raw", "rollout", "flow", "joint_flow"), {"residual": "measured"}),
+        (bert, ("flow", "answer_rows"), {"edges": "attention-gradient", "answer": "yes"}),
         (bert, ("answer_inputs", "answer_rows"), {}),
-        (bert, ("gather", "columns", "answer_rows"), {"edges": "attention-gradient"}),
         (bert, ("raw", "rollout", "flow"), {"edges": "attention-gradient", "normalize": "rows"}),
         (bert, ("raw", "rollout", "flow"), {"edges": "answer"}),
         (gpt2, ("answer_inputs", "answer_rows"), {}),
-        (gpt2, ("gather", "columns"), {"edges": "gradient", "of": "log-odds"}),
+        (gpt2, ("raw", "rollout"), {"edges": "gradient", "of": "log-odds"}),
         (gpt2, ("rollout", "answer_rows", "gradient"), {}),
-        (gpt2, ("raw", "rollout", "joint_flow"), {"sinks": "residual"}),
+        (gpt2, ("raw", "rollout", "flow"), {"sinks": "residual"}),
         (gpt2, ("blank_out",), {"answer": "the key"}),
     ],
 )  # fmt: skip
@@ -262,7 +255,7 @@ class Stopped(Exception):
 
 @pytest.mark.parametrize(
     "options",
-    [{"methods": "answer_inputs,blank_out,rollout"}, {"methods": "gather,flow", "edges": "attention-gradient"}],
+    [{"methods": "answer_inputs,blank_out,rollout"}, {"methods": "raw,flow", "edges": "attention-gradient"}],
 )
 def test_a_job_goes_on_to_the_same_bytes(options: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
     source, model = write(tmp_path / "t.txt", TEXTS * 2), bert()
@@ -301,20 +294,19 @@ def test_a_text_on_which_a_method_fails_harms_no_other(tmp_path: Path, monkeypat
     assert rows(tmp_path / "out")[2]["message"] == "RuntimeError: out of memory"
 
 
-ATTENTION = "raw, rollout, flow, joint_flow"
+ATTENTION = "raw, rollout, flow"
 OTHERS = "leave it out, or choose one of those methods"
-ABOUT = "answer_inputs, answer_rows, gather, columns, blank_out, gradient, integrated_gradients, shapley, and edges by gradients"
+ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients"
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"methods": "columns", "edges": "alti"}, ("method 'columns' adds up edges by gradients, and edges='alti' are not about an answer: give "
-    "edges='attention-gradient', 'gradient' or 'answer', or leave it out")),
+        ({"methods": "gather"}, f"method 'gather': expected some of {', '.join(TEXT_METHODS)}, separated by commas"),
         ({"normalize": "rows"}, "normalize='rows' requires edges=: give that too, or leave it out"),
         ({"edges": "alti", "normalize": "all"}, "normalize='all': expected one of 'rows', 'graph', 'none'"),
         ({"edges": "soft"}, f"edges='soft': expected one of {', '.join(map(repr, EDGES))}"),
-        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' applies to {ATTENTION}, gather, columns, not to gradient: {OTHERS}"),
+        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' applies to {ATTENTION}, not to gradient: {OTHERS}"),
         ({"methods": "gradient", "of": "size"}, "of='size': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
         ({"methods": "answer_rows", "of": "logit"}, ("of='logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to "
     "answer_rows: leave it out, or choose one of those methods")),
@@ -323,16 +315,11 @@ ABOUT = "answer_inputs, answer_rows, gather, columns, blank_out, gradient, integ
         ({"methods": "gradient", "answer": 1, "answer_column": "gold"}, "answer=1 applies to all texts and answer_column='gold' gives one per text: leave one of them out"),
         ({"methods": "gradient", "layers": "all"}, f"layers='all' applies to {ATTENTION}, not to gradient: {OTHERS}"),
         ({"methods": "blank_out", "query": "key"}, f"query='key' applies to {ATTENTION}, answer_rows, not to blank_out: {OTHERS}"),
-        ({"methods": "raw", "residual": "measured"}, f"residual='measured' applies to rollout, flow, joint_flow, not to raw: {OTHERS}"),
-        ({"residual": "own"}, "residual='own': expected a number between 0 and 1, or 'measured'"),
+        ({"methods": "raw", "residual": 0.3}, f"residual=0.3 applies to rollout, flow, not to raw: {OTHERS}"),
+        ({"residual": "measured"}, "residual='measured': expected a number between 0 and 1 (the paper uses 0.5)"),
         ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' applies to {ATTENTION}, not to shapley: {OTHERS}"),
-        ({"methods": "raw", "receptive_field": "ratio"}, f"receptive_field='ratio' applies to rollout, flow, joint_flow, not to raw: {OTHERS}"),
+        ({"methods": "raw", "receptive_field": "ratio"}, f"receptive_field='ratio' applies to rollout, flow, not to raw: {OTHERS}"),
         ({"methods": "answer_rows", "edges": "answer", "normalize": "rows"}, f"normalize='rows' applies to {ATTENTION}, not to answer_rows: {OTHERS}"),
-        ({"methods": "answer_rows", "memory": "linear"}, ("method 'answer_rows' does not work with memory=\"linear\", which supports raw and rollout: leave one of them "
-    "out")),
-        ({"methods": "joint_flow", "memory": "linear"}, "method 'joint_flow' needs matrices, which memory=\"linear\" never builds: leave one of them out"),
-        ({"edges": "alti", "memory": "linear"}, "edges='alti' does not work with memory=\"linear\", which supports raw and rollout: leave one of them out"),
-        ({"residual": "measured", "memory": "linear"}, "residual='measured' does not work with memory=\"linear\", which supports raw and rollout: leave one of them out"),
         ({"unit": "word"}, "unit='word' requires answers=True: give that too, or leave it out"),
         ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is not a class of this model: expected one of 'no', 'yes'"),
         ({"edges": "value-norm", "sinks": "residual"}, 'sinks="residual" needs to know which positions are sinks'),
@@ -370,48 +357,40 @@ def test_the_table_of_methods_and_the_command_agree(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*words, "--edges", "gradient", "--residual", "0.25", "--answer", "1", "--json"])
     assert done.exit_code == 0, done.output
     settings = json.loads((tmp_path / "out" / "_manifest.jsonl").read_text().splitlines()[0])
-    assert settings["methods"] == names and settings["answer"] == "1" and settings["gather_residual"] == 0.25
+    assert settings["methods"] == names and settings["answer"] == "1" and settings["residual"] == 0.25
     assert all(row["answer"] == "plural" for row in rows(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(
-    ("options", "layers", "signed"),
+    ("options", "layer", "signed"),
     [
-        ({"methods": "rollout,answer_inputs,blank_out", "layers": "L1,last"}, ["L1", "L6"], ["answer_inputs"]),
-        ({"methods": "answer_inputs,answer_rows"}, ["all layers"], ["answer_inputs"]),
-        ({"methods": "rollout,gather", "edges": "attention-gradient"}, ["L6"], []),
+        ({"methods": "rollout,answer_inputs,blank_out", "layers": "L1,last"}, "L6", ["answer_inputs"]),
+        ({"methods": "answer_inputs,answer_rows"}, "all layers", ["answer_inputs"]),
+        ({"methods": "rollout,gradient", "edges": "attention-gradient"}, "L6", []),
     ],
 )
 def test_a_report_of_methods_with_and_without_layers(
-    options: dict[str, Any], layers: list[str], signed: list[str], tmp_path: Path
+    options: dict[str, Any], layer: str, signed: list[str], tmp_path: Path
 ) -> None:
     model = af.load(device="cpu")
     explain_corpus(write(tmp_path / "t.txt", list(SENTENCES)), tmp_path / "out", model, **options)
-    summary = summarize(tmp_path / "out", texts=1)
+    summary = summarize(tmp_path / "out")
     names = options["methods"].split(",")
-    assert (summary["views"], summary["layers"], summary["signed"]) == (names, layers, signed)
     lone = [name for name in names if name != "rollout"]
-    assert summary["lone"] == lone and summary["lead"]["method"] == lone[0]
+    assert (summary["views"], summary["signed"]) == (names, signed)
+    assert summary["lead"] == {"method": lone[0], "layer": layer}  # methods about the answer come first
     assert summary["about_answer"] == (names if "edges" in options else lone)
-    spelled = {row[0]: row for row in map(tuple, summary["received"][lone[0]][layers[-1]])}
     types = [row[1] for row in summary["types"]["rows"]]
     table = [row for row in rows(tmp_path / "out") if row["error"] is None]
-    for number, (_, mean, *_) in spelled.items():
-        values = [
-            value / (np.abs(row[lone[0]][0]).sum() if lone[0] in ("gather", "blank_out") else 1)
-            for row in table
-            for token, value in zip(row["tokens"], row[lone[0]][0], strict=True)
-            if token == types[number]
-        ]
-        assert mean == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6)
-    for name in signed:  # the smallest value is negative, so there is no ratio
-        assert min(value for row in table for value in row[name][0]) < 0
-        assert summary["ratio"][name] == dict.fromkeys(layers)
-    if layers == ["all layers"]:
-        with pytest.raises(InputError, match="cover all layers together; leave it out"):
-            summarize(tmp_path / "out", layer=2)
-    page = corpus_page.html_of({**summary, "pages": [], "missing": None})
-    assert '"about_answer"' in page
+    for number, lift, count in summary["top"][lone[0]]:
+        values = []
+        for row in table:
+            scores = np.array(row[lone[0]][0])
+            kept = [i for i, special in enumerate(row["special"]) if not special and i not in row["queries"]]
+            whole = 1 if lone[0] in signed else scores[kept].sum()  # signed scores are not parts of a whole
+            values += [scores[i] / whole * len(kept) for i in kept if row["tokens"][i] == types[number]]
+        assert lift == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6) and count == len(values)
+    assert '"about_answer"' in corpus_page.html_of(summary)
 
 
 def test_edges_of_many_texts_are_those_that_options_know() -> None:
@@ -420,17 +399,18 @@ def test_edges_of_many_texts_are_those_that_options_know() -> None:
     assert set(TOGETHER) == set(batched.TOGETHER) - set(batched.OF_LAYERS)
 
 
-@pytest.mark.parametrize("methods", ["answer_rows", "gather"])
+@pytest.mark.parametrize("methods", ["answer_rows", "rollout"])
 def test_a_text_with_numbers_that_are_none_harms_no_other(methods: str, tmp_path: Path) -> None:
     model = bert()
     place = model.tokenizer.convert_tokens_to_ids("nobody")
     with torch.no_grad():
         model.model.get_input_embeddings().weight[place] = float("nan")
-    edges = {"edges": "attention-gradient"} if methods == "gather" else {}
+    edges = {"edges": "attention-gradient"} if methods == "rollout" else {}
     explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", model, methods=methods, **edges)
     table = rows(tmp_path / "out")
     assert [row["error"] for row in table] == [None, "empty", "model", "encoding", None]
-    assert np.isfinite(table[0][methods]).all() and np.isfinite(table[4][methods]).all()
+    column = next(name for name in table[0] if name.startswith(methods))
+    assert np.isfinite(table[0][column]).all() and np.isfinite(table[4][column]).all()
 
 
 def test_whole_numbers_with_a_point_are_numbers_of_classes(tmp_path: Path) -> None:

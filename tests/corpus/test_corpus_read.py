@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import csv
 import gzip
 import io
@@ -17,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,10 +32,10 @@ from attnflow.texts.strict import read_rows
 pa = pytest.importorskip("pyarrow", reason="tables of a corpus need pyarrow")
 pq = pytest.importorskip("pyarrow.parquet", reason="tables of a corpus need pyarrow")
 
-PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
+PACK = {".gz": gzip.compress, ".xz": lzma.compress}
 LINES = ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.ndjson"]
-NAMES = [*LINES, *(name + end for name in LINES[:4] for end in PACK), "a.parquet", "a.arrow", "stream.arrow"]
-KNOWN = ".txt, .csv, .tsv, .jsonl, .ndjson (each also .gz, .xz, .bz2), .parquet, .arrow"
+NAMES = [*LINES, *(name + end for name in LINES[:4] for end in PACK), "a.parquet"]
+KNOWN = ".txt, .csv, .tsv, .jsonl, .ndjson (each also .gz, .xz), .parquet"
 Row = tuple[str, "str | None", "str | None"]
 
 
@@ -65,11 +63,11 @@ def escaped(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def arrow_table(rows: Sequence[Row], kind: Any = None) -> Any:
+def arrow_table(rows: Sequence[Row]) -> Any:
     columns = {}
     for name, values in zip(("id", "text", "pair"), zip(*rows, strict=True), strict=True):
         data = pa.array([None if v is None else escaped(v) for v in values], pa.large_binary())
-        columns[name] = data.view(pa.large_string()) if kind is None else data.cast(pa.binary()).view(kind)
+        columns[name] = data.view(pa.large_string())
     return pa.table(columns)
 
 
@@ -78,11 +76,6 @@ def write_rows(path: Path, rows: Sequence[Row], rng: random.Random) -> Path:
     kind = next(s for s in path.suffixes if s not in PACK)
     if kind == ".parquet":
         pq.write_table(arrow_table(rows), path, row_group_size=rng.choice([1, 7, 300]))
-    elif kind == ".arrow":
-        made = arrow_table(rows, pa.string())
-        opened = pa.ipc.new_stream if "stream" in path.name else pa.ipc.new_file
-        with pa.OSFile(str(path), "wb") as sink, opened(sink, made.schema) as writer:
-            writer.write_table(made, rng.choice([1, 7, 300]))
     elif kind == ".txt":
         write(path, b"".join(escaped(text or "") + rng.choice([b"\n", b"\r\n"]) for _, text, _ in rows))
     elif kind == ".tsv":
@@ -125,7 +118,7 @@ def made_up(name: str, rng: random.Random, count: int) -> list[Row]:
     ]
     if ".txt" not in name and ".tsv" not in name:
         signs += ["\n", "\r\n", "\t", "\r"]
-    nulls = any(kind in name for kind in ("json", "parquet", "arrow"))
+    nulls = any(kind in name for kind in ("json", "parquet"))
 
     def text() -> str:
         return "".join(rng.choices(signs, k=rng.choice([0, 1, 3, 20])))
@@ -426,133 +419,6 @@ def test_a_column_of_jsonl_may_be_missing_at_first(tmp_path: Path) -> None:
     assert texts_of(write(path, b"nonsense"))[0].problem is not None
 
 
-def saved(folder: Path, texts: Sequence[str], **state: Any) -> None:
-    """Write a dataset as save_to_disk does: two files and a description."""
-    folder.mkdir(parents=True)
-    names = [f"data-0000{n}-of-00002.arrow" for n in range(2)]
-    for n, name in enumerate(names):
-        made = pa.table({"label": [n] * len(texts[n::2]), "text": texts[n::2]})
-        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, made.schema) as writer:
-            writer.write_table(made, 2)
-    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"} | state
-    (folder / "state.json").write_text(json.dumps(state))
-    (folder / "dataset_info.json").write_text("{}")
-
-
-def test_datasets_that_were_saved(tmp_path: Path) -> None:
-    saved(tmp_path / "one", list("abcde"))
-    saved(tmp_path / "two" / "train", list("abc"))
-    saved(tmp_path / "two" / "test", list("de"))
-    splits = tmp_path / "two" / "dataset_dict.json"
-    splits.write_text('{"splits": ["train", "test"]}')
-    whole = [Text(f"train[{n}]", text) for n, text in enumerate("acebd")]
-    assert texts_of(tmp_path / "one") == whole  # numbered as the dataset counts, through both files
-    saved(tmp_path / "none", list("abc"), _split=None)
-    assert [t.id for t in texts_of(tmp_path / "none")] == ["dataset[0]", "dataset[1]", "dataset[2]"]
-    assert texts_of(tmp_path / "one", split="train") == texts_of(tmp_path / "one")
-    assert texts_of(tmp_path / "two", split="test") == [
-        Text("test[0]", "d"),
-        Text("test[1]", "e"),
-    ]
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "state.json").write_text("{}")  # an unrelated file in a folder of texts
-    write(tmp_path / "texts" / "a.txt", b"x\n")
-    assert texts_of(tmp_path / "texts") == [Text("a.txt:1", "x")]
-    splits.write_text('{"splits": ["train"]}')
-    assert [t.text for t in texts_of(tmp_path / "two")] == list("acb")
-
-
-def test_what_datasets_saves(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="checks the layout of Hugging Face datasets itself")
-    datasets.disable_progress_bars()
-    rows = datasets.Dataset.from_dict({"text": list("abcdef"), "id": list(range(6))})
-    datasets.DatasetDict({"train": rows, "odd": rows.select([1, 3, 5])}).save_to_disk(
-        tmp_path / "d", num_shards={"train": 2, "odd": 1}
-    )
-    assert texts_of(tmp_path / "d", split="train") == [Text(str(n), text) for n, text in enumerate("abcdef")]
-    assert texts_of(tmp_path / "d", split="odd") == [Text("1", "b"), Text("3", "d"), Text("5", "f")]
-    rows.remove_columns("id").save_to_disk(tmp_path / "bare", num_shards=4)
-    again = datasets.load_from_disk(tmp_path / "bare")
-    found = texts_of(tmp_path / "bare")
-    assert [t.id for t in found] == [f"dataset[{n}]" for n in range(6)]
-    assert [t.text for t in found] == [again[int(t.id[8:-1])]["text"] for t in found]
-
-
-def test_what_datasets_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets", reason="hf:// needs Hugging Face datasets")
-    datasets.disable_progress_bars()
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    write(tmp_path / "data" / "train.csv", b"text,label\none,1\ntwo,2\n")
-    write(tmp_path / "data" / "test.csv", b"text,label\nthree,3\n")
-    data = str(tmp_path / "data")
-
-    def texts(split: str | None) -> list[tuple[str, str | None]]:
-        corpus = Corpus("hf://datasets/a/b", inputs.hub_files("hf://datasets/a/b", data, None, None, split))
-        with closing(Reader(corpus)) as reader:
-            return [(text.id, text.text) for shard in shards_of(corpus) for text in reader.texts(shard)]
-
-    assert texts("train") == [("train[0]", "one"), ("train[1]", "two")] and texts("test") == [("test[0]", "three")]
-    for split, message in {
-        None: "'hf://datasets/a/b' has 2 splits: choose one of 'train', 'test' with split=",
-        "dev": "'hf://datasets/a/b' cannot be loaded: Unknown split \"dev\". Should be one of ['train', 'test'].",
-        "train[:1]": (
-            "'hf://datasets/a/b' with the split 'train[:1]' has 1 of the 2 rows in its files: expected a whole split; "
-            "to use only its first texts, give samples="
-        ),
-    }.items():
-        with pytest.raises(InputError) as e:
-            texts(split)
-        assert str(e.value) == message
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "config", "revision"),
-    [
-        ("hf://datasets/me/mine", "me/mine", None, None),
-        ("hf://datasets/me/mine@v1.0", "me/mine", None, "v1.0"),
-        ("hf://datasets/me/mine/en", "me/mine", "en", None),
-        ("hf://datasets/me/mine@main/en", "me/mine", "en", "main"),
-    ],
-)
-def test_what_is_asked_of_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, name: str, config: str | None, revision: str | None
-) -> None:
-    saved(tmp_path / "one", list("abc"))
-    asked: list[Any] = []
-
-    def load_dataset(*args: Any, **options: Any) -> Any:
-        asked.append((args, options))
-        files = sorted((tmp_path / "one").glob("*.arrow"))
-        return type("Held", (list,), {"cache_files": [{"filename": str(file)} for file in files], "split": "train"})(
-            "abc"
-        )
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    assert texts_of(path, split="train") == [Text(f"train[{n}]", text) for n, text in enumerate("acb")]
-    assert asked == [((name, config), {"revision": revision, "split": "train"})]
-
-
-def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load_dataset(*args: Any, **options: Any) -> Any:
-        raise ConnectionError("no way\nto the hub")
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    with pytest.raises(InputError) as e:
-        open_corpus("hf://datasets/me/mine")
-    assert str(e.value) == "'hf://datasets/me/mine' cannot be loaded: no way"
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError) as e:
-        open_corpus("hf://datasets/me/mine")
-    assert str(e.value) == "'hf://datasets/me/mine' needs Hugging Face datasets: pip install datasets"
-    for path in ("hf://datasets/mine", "hf://me/mine", "hf://datasets/me/mine/en/more", "hf://datasets/me/mine@"):
-        with pytest.raises(InputError) as e:
-            open_corpus(path)
-        assert str(e.value) == (
-            f"{path!r} does not name a dataset: expected hf://datasets/OWNER/NAME, optionally followed by @REVISION "
-            "or /CONFIG"
-        )
-
-
 GARBLED = "repair it, or remove it from the input"
 
 
@@ -572,8 +438,8 @@ GARBLED = "repair it, or remove it from the input"
         ("a.txt", b"x\n", {"text": "body"}, "text='body' names a column, and a.txt has no columns: leave it out, or give only tables"),
         ("a.txt", b"x\n", {"pair": "b"}, "pair='b' names a column, and a.txt has no columns: leave it out, or give only tables"),
         ("a.csv", b"text\nx\n", {"whole_files": True}, "whole_files=True applies to .txt files, and there are none in {path}: leave it out"),
-        ("a.csv", b"text\nx\n", {"split": "train"}, "split='train' selects a split of a Hugging Face dataset, which {path} is not: leave it out"),
         ("a.md", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
+        ("a.arrow", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
         ("a.parquet.gz", b"x\n", {}, f"{{path}}: expected a file that ends in {KNOWN}"),
         ("a.parquet", b"nonsense", {}, f"{{path}} cannot be read as parquet: Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.; {GARBLED}"),
     ],
@@ -590,7 +456,6 @@ def test_refusals(tmp_path: Path, name: str, data: bytes, options: dict[str, Any
     [
         ("a.txt.gz", "Not a gzipped file (b'no')"),
         ("a.jsonl.xz", "Input format not supported by decoder"),
-        ("a.csv.bz2", "Invalid data stream"),
     ],
 )
 def test_garbled_and_truncated_archives(tmp_path: Path, name: str, told: str) -> None:
@@ -618,13 +483,10 @@ def test_garbled_tables(tmp_path: Path) -> None:
     data = bytearray(whole.read_bytes())
     data[200:400] = bytes(200)
     whole.write_bytes(data)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "b.arrow").write_bytes(b"nonsense, and more of it")
-    for path in (whole, tmp_path / "b" / "b.arrow"):
-        with pytest.raises(InputError) as e:
-            texts_of(path)
-        assert str(e.value).startswith(f"{str(path)!r} cannot be read as {path.suffix[1:]}: ")
-        assert str(e.value).endswith(f"; {GARBLED}")
+    with pytest.raises(InputError) as e:
+        texts_of(whole)
+    assert str(e.value).startswith(f"{str(whole)!r} cannot be read as parquet: ")
+    assert str(e.value).endswith(f"; {GARBLED}")
 
 
 def test_the_type_of_a_column(tmp_path: Path) -> None:
@@ -672,12 +534,12 @@ def test_a_first_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as e:
-        open_corpus(tmp_path / "none")
-    assert str(e.value) == (
-        f"there is no file or folder {str(tmp_path / 'none')!r}: expected a file that ends in {KNOWN}, or a folder "
-        "of such files"
-    )
+    for name in (str(tmp_path / "none"), "hf://datasets/me/mine"):  # datasets are saved as Parquet
+        with pytest.raises(InputError) as e:
+            open_corpus(name)
+        assert str(e.value) == (
+            f"there is no file or folder {name!r}: expected a file that ends in {KNOWN}, or a folder of such files"
+        )
     with pytest.raises(InputError) as e:
         open_corpus(tmp_path)
     assert str(e.value) == (
@@ -720,50 +582,14 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatc
     )
 
 
-def test_refusals_of_saved_datasets(tmp_path: Path) -> None:
-    saved(tmp_path / "d" / "train", list("ab"), _indices_data_files=[{"filename": "indices.arrow"}])
-    saved(tmp_path / "d" / "test", list("ab"), _split=None)
-    (tmp_path / "d" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    (tmp_path / "e").mkdir()
-    for name in ("state.json", "dataset_info.json"):
-        (tmp_path / "e" / name).write_text("{}")
-    d, e = tmp_path / "d", tmp_path / "e"
-    for path, split, message in (
-        (d, None, f"{str(d)!r} has 2 splits: choose one of 'train', 'test' with split="),
-        (d, "dev", f"{str(d)!r} has no split 'dev': expected one of 'train', 'test'"),
-        (
-            d,
-            "train",
-            (
-                f"{str(d / 'train')!r} is a selection of rows, stored as indices: call flatten_indices() before "
-                "save_to_disk"
-            ),
-        ),
-        (d / "train", "dev", f"{str(d / 'train')!r} has no split 'dev': expected one of 'train'"),
-        (d / "test", "dev", f"{str(d / 'test')!r} has no split 'dev': it has none, so leave it out"),
-        (
-            e,
-            None,
-            f"{str(e)!r} is not a readable dataset (KeyError: '_data_files'): save it again with save_to_disk",
-        ),
-    ):
-        with pytest.raises(InputError) as raised:
-            open_corpus(path, split=split)
-        assert str(raised.value) == message
-
-
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.txt", b"x\n")
     write(tmp_path / "b.parquet", b"")
-    saved(tmp_path / "d", list("ab"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert texts_of(tmp_path / "a.txt") == [Text("a.txt:1", "x")]
     with pytest.raises(InputError) as e:
         texts_of(tmp_path)
     assert str(e.value) == "parquet needs pyarrow: pip install 'attnflow[corpus]'"
-    with pytest.raises(InputError) as e:
-        open_corpus(tmp_path / "d")
-    assert str(e.value) == "arrow needs pyarrow: pip install 'attnflow[corpus]'"
 
 
 def test_an_input_that_changes_is_noticed(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from deployments import (
     quantised_cells,
     running_cells,
     sentence_cells,
-    sound_cells,
 )
 from deployments.cells import Cell
 
@@ -22,5 +21,4 @@ CELLS: list[Cell] = [
     *family_cells.CELLS,
     *picture_cells.CELLS,
     *sentence_cells.CELLS,
-    *sound_cells.CELLS,
 ]

@@ -100,7 +100,7 @@ def packed_edges(folder: Path) -> Outcome:
         model = af.wrap(llama())
         rows = {
             "answer": model.trace(PACKED, edges="answer").rollout().values,
-            "answer, linear": model.trace(PACKED, memory="linear", edges="answer").columns().values,
+            "answer, linear": model.trace(PACKED, memory="linear", edges="answer").answer_inputs(signed=True).values,
             "head-norm": model.trace(PACKED, memory="linear", edges="head-norm").rollout().values,
         }
         return {what: x[..., SPLIT:] + np.abs(x[..., :SPLIT]).sum() for what, x in rows.items()}
@@ -109,7 +109,7 @@ def packed_edges(folder: Path) -> Outcome:
         model = af.wrap(llama("eager"))
         return {
             "answer": model.trace(alone, edges="answer").rollout().values,
-            "answer, linear": model.trace(alone, memory="linear", edges="answer").columns().values,
+            "answer, linear": model.trace(alone, memory="linear", edges="answer").answer_inputs(signed=True).values,
             "head-norm": model.trace(alone, memory="linear", edges="head-norm").rollout().values,
         }
 

@@ -1,9 +1,8 @@
-"""Ways to run a model: compiled, adapted, wrapped, sharded, in other modes and next to other code."""
+"""Ways to run a model: compiled, adapted, wrapped, split, in other modes and next to other code."""
 
 from __future__ import annotations
 
 import copy
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +15,7 @@ import numpy as np
 import torch
 
 import attnflow as af
-from attnflow.errors import InputError
-from deployments.cells import Cell, Numbers, Outcome, Refused, compared
-from helpers import ranks, sharded
+from deployments.cells import Cell, Numbers, Outcome, compared
 from helpers.architectures import LLAMA, POSITIONS, hf, ids, text
 from helpers.deployed import bert, everything, expected, expected_everything, llama, traced
 
@@ -417,7 +414,6 @@ def shared_layers(folder: Path) -> Outcome:
 
     def numbers(model: af.Model) -> Numbers:
         return {
-            "measured": model.trace(text()).rollout(residual="measured").values,
             "head-norm": model.trace(text(), edges="head-norm").rollout().values,
         }
 
@@ -616,58 +612,50 @@ def cache_given(make: Callable[[Any], Any], folder: Path) -> Outcome:
     return compared(numbers, truth)
 
 
-@cache
-def _processes() -> list[dict[str, Any]]:
-    """Return the results of two processes that share the heads of models: one job for all cells."""
-    with tempfile.TemporaryDirectory() as folder:
-        return ranks.run_ranks(Path(folder), list(PARALLEL))
+@contextmanager
+def _process_group() -> Iterator[None]:
+    """Be one process that could have others beside it."""
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
 
 
-PARALLEL = {
-    "Starcoder2, without gates": "a decoder", "Mixtral": "a mixture of experts", "Mistral, in a window": "a sliding window",
-}  # fmt: skip
+def copied(folder: Path) -> Outcome:
+    with _process_group():
+        return changed(torch.nn.parallel.DistributedDataParallel, folder)
 
 
-def tensor_parallel(name: str, folder: Path) -> Outcome:
-    names = list(ranks.results_of(name)) if list(ranks.MODELS).index(name) > 1 else []
-
-    def numbers() -> Numbers:
-        return {f"{r}: {n}": got["values"][f"{name}: {n}"] for r, got in enumerate(_processes()) for n in names}
-
-    def truth() -> Numbers:
-        alone = af.wrap(ranks.built(name))
-        return {f"{r}: {n}": ranks.RESULTS[n](alone).values for r in range(2) for n in names}
-
-    return compared(numbers, truth)
+def split(way: Change, folder: Path) -> Outcome:
+    """Explain a model with its weights split in this way."""
+    with _process_group():
+        return weights_only(way, folder)
 
 
-def heads_apart(folder: Path) -> Outcome:
-    sentences = {got["refusals"]["keep_heads"] for got in _processes()}
-    (sentence,) = sentences
-    return Refused(sentence)
+def fully_sharded(model: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model)
 
 
-@cache
-def _sharded() -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        return sharded.run_sharded(Path(folder))
+def gathered_by_layer(model: Any) -> Any:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with warnings.catch_warnings(action="ignore"):  # one process has nothing to shard
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
 
 
-def two_processes(way: str, names: tuple[str, ...], folder: Path) -> Outcome:
-    """Compare what both processes got from a model that is sharded or copied in this way."""
+def tensor_parallel(model: Any) -> Any:
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-    def numbers() -> Numbers:
-        values = {f"{r}: {n}": got[f"{way}: {n}"] for r, got in enumerate(_sharded()) for n in names}
-        for value in values.values():
-            if isinstance(value, str):
-                raise InputError(value)
-        return values
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    return parallelize_module(model, mesh, {"model.layers.0.self_attn.q_proj": ColwiseParallel()})
 
-    def truth() -> Numbers:
-        alone = af.wrap(sharded.built("eager"))
-        return {f"{r}: {n}": sharded.RESULTS[n](alone).values for r in range(2) for n in names}
 
-    return compared(numbers, truth)
+def shared_by_hand(model: Any) -> Any:
+    model.config.num_attention_heads *= 2
+    return model
 
 
 def data_parallel(model: Any) -> Any:
@@ -682,7 +670,6 @@ def unchanged(model: Any) -> Any:
     return model
 
 
-PLAIN_EDGES = ("rollout", "rollout, measured")
 MERGED = "compared with the merged weights"
 
 CELLS = [
@@ -753,16 +740,12 @@ CELLS = [
     Cell(GROUP, "a sliding cache of the user's own", partial(cache_given, _sliding_cache)),
     Cell(GROUP, "a quantised cache of the user's own", partial(cache_given, _quantised_cache), note="the prompt is read again"),
     Cell(GROUP, "`DataParallel`", partial(changed, data_parallel)),
-    Cell(GROUP, "`DistributedDataParallel`, two processes", partial(two_processes, "DistributedDataParallel", tuple(sharded.RESULTS))),
-    Cell(GROUP, "FSDP (`fully_shard`), two processes", partial(two_processes, "fully_shard", tuple(sharded.RESULTS))),
-    Cell(GROUP, "FSDP (`FullyShardedDataParallel`), two processes", partial(two_processes, "FullyShardedDataParallel", PLAIN_EDGES)),
-    Cell(
-        GROUP, "FSDP (`FullyShardedDataParallel`), answers", partial(two_processes, "FullyShardedDataParallel", ("answer edges", "a given answer")),
-        refusal="shard the model with torch.distributed.fsdp.fully_shard, or trace it without edges",
-    ),
-    *(Cell(GROUP, f"tensor parallel, two processes: {what}", partial(tensor_parallel, name)) for name, what in PARALLEL.items()),
-    Cell(
-        GROUP, "tensor parallel, single heads", heads_apart,
-        refusal="the heads of this model are split over several processes (tensor parallelism)",
+    Cell(GROUP, "`DistributedDataParallel`", copied),
+    *(
+        Cell(GROUP, name, partial(split, way), refusal="the weights of this model are split over several processes")
+        for name, way in (
+            ("FSDP (`fully_shard`)", fully_sharded), ("FSDP (`FullyShardedDataParallel`)", gathered_by_layer),
+            ("tensor parallelism", tensor_parallel), ("layers with some of the heads", shared_by_hand),
+        )
     ),
 ]  # fmt: skip

@@ -106,22 +106,28 @@ def same(values: Any, expected: list[np.ndarray], slack: float = SLACK) -> None:
     assert max(np.abs(alone).max() for alone in expected) > 1e-4  # the comparison is not trivial
 
 
+def sums(edges: Any) -> Any:
+    """Return what each position gives along the edges of all layers: [text, position]."""
+    return torch.stack(edges.graph()).sum((0, 2))
+
+
+def summed(trace: Any) -> np.ndarray:
+    """Return the same of one text."""
+    return sum(step.weights for step in trace.steps).sum(0).numpy()
+
+
 @pytest.mark.parametrize("edges", ["attention-gradient", "gradient"])
 @pytest.mark.parametrize("name", MODELS)
-def test_gather_of_a_batch_is_that_of_its_texts(name: str, edges: str) -> None:
-    together = batched.edges_by_gradient(batch(name), edges)
-    for options in ({}, {"residual": 1.0}, {"residual": 0.3, "receptive_field": None}):
-        same(together.gather(**options), [trace.gather(**options).row() for trace in traces(name, edges)])
+def test_gradient_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str) -> None:
+    same(sums(batched.edges_by_gradient(batch(name), edges)), [summed(trace) for trace in traces(name, edges)])
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_of_a_batch_are_those_of_its_texts(name: str) -> None:
-    parts, alone = batched.split(batch(name), natural=natural(name), attention=True), traces(name, "answer")
+    parts, alone = batched.split(batch(name), natural=natural(name)), traces(name, "answer")
     for signed in (True, "shares", False):
         same(parts.answer_rows(signed), [trace.answer_rows(signed=signed).row() for trace in alone])
         same(parts.answer_inputs(signed), [trace.answer_inputs(signed=signed).row() for trace in alone])
-    for options in ({}, {"residual": 1.0, "receptive_field": None}):
-        same(parts.gather(**options), [trace.gather(**options).row() for trace in alone])
     evidence = [trace.inside.evidence for trace in alone]
     np.testing.assert_allclose(parts.log_odds, [one.y for one in evidence], rtol=1e-4, atol=2e-5)
     np.testing.assert_allclose(parts.constants, [one.constants for one in evidence], rtol=1e-3, atol=1e-4)
@@ -160,8 +166,7 @@ def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normaliz
 def test_a_batch_of_one_text_is_the_text(name: str) -> None:
     for number in (0, 2):
         one = TextBatch.of(model(name), [model(name).encode(texts(name)[number])])
-        gathered = batched.edges_by_gradient(one).gather()
-        same(gathered, [traces(name, "attention-gradient")[number].gather().row()])
+        same(sums(batched.edges_by_gradient(one)), [summed(traces(name, "attention-gradient")[number])])
         parts = batched.split(one, natural=natural(name)[number : number + 1])
         same(parts.answer_rows(True), [traces(name, "answer")[number].answer_rows(signed=True).row()])
 
@@ -196,8 +201,8 @@ def test_any_lengths(name: str, lengths: tuple[int, ...]) -> None:
         one["attention_mask"] = torch.ones_like(one["input_ids"])
     together = TextBatch.of(wrapped, [wrapped.encode(one) for one in inputs])
     same(
-        batched.edges_by_gradient(together).gather(),
-        [wrapped.trace(one, edges="attention-gradient").gather().row() for one in inputs],
+        sums(batched.edges_by_gradient(together)),
+        [summed(wrapped.trace(one, edges="attention-gradient")) for one in inputs],
     )
     alone = [wrapped.trace(one, edges="answer") for one in inputs]
     rows = batched.split(together).answer_rows(True)
@@ -222,12 +227,11 @@ def test_rows_of_chosen_queries(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["classifier", "llama", "gpt2"])
 def test_weights_that_are_computed_again_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = batched.split(batch(name), attention=True)
+    kept = batched.split(batch(name))
     monkeypatch.setattr("attnflow.capture.frozen_attention.KEEP_BYTES", 0)
-    again = batched.split(batch(name), attention=True)
+    again = batched.split(batch(name))
     torch.testing.assert_close(again.rows, kept.rows, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(again.inputs, kept.inputs, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(again.gather(), kept.gather(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_without_gradients_of_its_own() -> None:
@@ -235,8 +239,8 @@ def test_a_model_without_gradients_of_its_own() -> None:
     wrapped.model.requires_grad_(False)
     frozen = TextBatch.of(wrapped, [wrapped.encode(text) for text in TEXTS])
     with torch.inference_mode():
-        gathered = batched.edges_by_gradient(frozen).gather()
-    same(gathered, [trace.gather().row() for trace in traces("classifier", "attention-gradient")])
+        found = sums(batched.edges_by_gradient(frozen))
+    same(found, [summed(trace) for trace in traces("classifier", "attention-gradient")])
 
 
 def test_one_pass_for_all_texts() -> None:
@@ -244,8 +248,8 @@ def test_one_pass_for_all_texts() -> None:
     together = TextBatch.of(wrapped, [wrapped.encode(text) for text in TEXTS])
     passes: list[int] = []
     handle = wrapped.model.register_forward_hook(lambda module, args, out: passes.append(len(out["logits"])))
-    batched.edges_by_gradient(together).gather()
-    batched.split(together, attention=True)
+    batched.edges_by_gradient(together)
+    batched.split(together)
     handle.remove()
     assert passes == [4, 4]
 
@@ -259,7 +263,7 @@ def test_a_text_that_is_not_finite_refuses_its_batch(name: str, value: float) ->
     others = [one for one in map(wrapped.encode, TEXTS) if token not in one.tensors["input_ids"]]
     assert others
     sound = TextBatch.of(wrapped, others)
-    expected = batched.edges_by_gradient(sound).gather()
+    expected = sums(batched.edges_by_gradient(sound))
     with torch.no_grad():
         wrapped.model.get_input_embeddings().weight[token] = value
     both = TextBatch(wrapped, sound.checked, *_tensors(wrapped, [*others, harmed]))
@@ -270,7 +274,7 @@ def test_a_text_that_is_not_finite_refuses_its_batch(name: str, value: float) ->
     for run in (batched.split, batched.answer_edges):
         with pytest.raises(ModelError, match="the log-odds of this answer are nan"):
             run(both)
-    assert torch.equal(batched.edges_by_gradient(sound).gather(), expected)
+    assert torch.equal(sums(batched.edges_by_gradient(sound)), expected)
 
 
 def _tensors(wrapped: Any, encoded: list[Any]) -> tuple[Any, list[int]]:
@@ -297,12 +301,6 @@ def test_what_a_batch_does_not_know() -> None:
         batched.edges_of(batch("classifier"), "alti")
     with pytest.raises(InputError, match="of='difference': for a batch, expected 'probability', 'logit' or 'log-odds'"):
         batched.edges_by_gradient(batch("classifier"), of="difference")
-    with pytest.raises(InputError, match="gather needs edges by gradients"):
-        batched.edges_of(batch("classifier"), "mean").gather()
-    with pytest.raises(InputError, match=r"which these parts did not keep: use split\(batch, attention=True\)"):
-        batched.split(batch("classifier")).gather()
-    with pytest.raises(InputError, match="receptive_field='ratio': for gather"):
-        batched.edges_by_gradient(batch("classifier")).gather(receptive_field="ratio")
     bare = bert("BertModel")
     together = TextBatch.of(bare, [bare.encode(text) for text in TEXTS])
     with pytest.raises(InputError, match=r"these edges are about an answer, and .* has no head"):

@@ -249,66 +249,6 @@ def test_a_graph_whose_rollout_is_more_than_its_flow() -> None:
     assert doubled.flow(0, -1, residual=0).values[0, 0, 0] == 2
 
 
-@pytest.mark.parametrize("receptive_field", [None, "layer"])
-@pytest.mark.parametrize("residual", [0.5, 0.2, 1.0, None])
-@pytest.mark.parametrize("name", ["roberta", "gpt2", "mistral"])
-def test_gather_is_the_loop(name: str, residual: float | None, receptive_field: str | None) -> None:
-    trace, sees = traced(name), ~hidden(name, 12)
-    E = weights.attention_gradient(trace).numpy()
-    A = weights.mean(trace).numpy()
-    stays = 1 / 3 if residual is None else residual  # three layers
-    if receptive_field:
-        received = [sum(1 / sees[q].sum() for q in range(12) if sees[q, k]) for k in range(12)]
-        for layer, q in np.ndindex(3, 12):
-            E[layer, q] /= sees.sum(0)
-            A[layer, q] /= received
-            A[layer, q] /= A[layer, q].sum()
-    expected = np.zeros(12)
-    for layer in range(3):
-        for q, k in np.ndindex(12, 12):
-            below = np.eye(12)[k]
-            for lower in reversed(range(layer)):
-                below = stays * below + (1 - stays) * below @ A[lower]
-            expected += E[layer, q, k] * below
-    found = trace.gather(residual, receptive_field)
-    assert found.values.shape == (1, 1, 12) and found.method == "gather" and found.layers == (2,)
-    assert found.provenance["residual"] == pytest.approx(stays) and found.provenance["edges"] == "attention-gradient"
-    np.testing.assert_allclose(found.row(), expected, rtol=1e-5)
-    if receptive_field:
-        assert np.array_equal(found.row(), trace.gather(residual).row())  # it is the default
-
-
-def test_without_a_mask_the_receptive_field_is_a_scale() -> None:
-    np.testing.assert_allclose(12 * traced("bert").gather().row(), traced("bert").gather(None, None).row(), rtol=1e-6)
-    own, corrected = (traced("gpt2").gather(None, field).row() for field in (None, "layer"))
-    assert np.ptp(corrected / own) > 0.1 * (corrected / own).max()
-
-
-def test_gather_where_every_position_stands_for_its_token_is_the_sum_of_columns() -> None:
-    columns = traced("gpt2").graph(0).sum((0, 1))
-    np.testing.assert_allclose(traced("gpt2").gather(1, None).row(), columns, rtol=1e-6)
-
-
-def test_gather_is_linear_in_the_edges_and_keeps_what_they_carry() -> None:
-    trace = traced("gpt2")
-    other = trace.with_edges("gradient", "graph")
-    both = tuple(
-        replace(a, weights=3 * a.weights + 5 * b.weights) for a, b in zip(trace.steps, other.steps, strict=True)
-    )
-    for field in (None, "layer"):
-        expected = 3 * trace.gather(0.5, field).row() + 5 * other.gather(0.5, field).row()
-        np.testing.assert_allclose(replace(trace, steps=both).gather(0.5, field).row(), expected, rtol=1e-5)
-    total = float(sum(step.weights.double().sum() for step in trace.steps))
-    assert trace.gather(0.5, None).row().sum() == pytest.approx(total)
-
-
-def test_gather_of_one_layer_is_the_sum_of_its_columns() -> None:
-    model = hf("BertForSequenceClassification", **{**POSITIONS, "num_hidden_layers": 1})()
-    trace = af.wrap(model).trace(some_ids(), edges="gradient", of="logit")
-    np.testing.assert_allclose(trace.gather(0.5, None).row(), trace.graph(0)[0].sum(0), rtol=1e-6)
-    assert trace.gather().row().max() > 1e-6
-
-
 SIZES: dict[str, Any] = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "initializer_range": 0.7,
 }  # fmt: skip
@@ -642,16 +582,11 @@ def test_one_score_has_no_other_answer() -> None:
 NOTHING = (
     'this trace kept only weights: trace the text with edges="mean", or with the edges that you want; call words() last'
 )
-NO_ANSWER = (
-    "gather adds up what edges carry to the answer, and these edges are not about an answer: trace with "
-    'edges="answer", "attention-gradient" or "gradient"'
-)
 
 
 def test_a_trace_that_lacks_something() -> None:
     plainly = bert().trace(TEXT)
     refuses(lambda: plainly.with_edges("alti"), NOTHING)
-    refuses(lambda: plainly.gather(), NOTHING)
     refuses(lambda: bert().trace(TEXT, edges="alti").words().with_edges("mean"), NOTHING)
     once = bert().trace(TEXT, edges="mean")
     refuses(lambda: once.with_edges("values"), f"edges='values': expected one of {ALL}")
@@ -660,15 +595,6 @@ def test_a_trace_that_lacks_something() -> None:
             lambda edges=edges: once.with_edges(edges),
             'these edges need the gradient of the answer, and this trace ran no backward pass: trace the text with edges="gradient"',
         )
-    refuses(once.gather, NO_ANSWER)
-    refuses(bert().trace(TEXT, edges="gradient").with_edges("alti").gather, NO_ANSWER)
-    refuses(
-        lambda: traced("bert").gather(receptive_field="ratio"),
-        "receptive_field='ratio': for gather, expected 'layer' or None",
-    )
-    refuses(
-        lambda: traced("bert").gather(residual=2), "residual=2: expected a weight between 0 and 1 (the paper uses 0.5)"
-    )
 
 
 @pytest.mark.parametrize(

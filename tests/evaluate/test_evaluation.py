@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import csv
 import io
 import json
-import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation
 from attnflow.evaluate.evaluation_files import NAMED
 from attnflow.evaluate.evaluation_tables import remarks, tables
-from attnflow.view import grid_page
 from helpers.measurements import METHODS, METRICS, measured
 
 
@@ -82,7 +78,7 @@ def test_the_best_of_a_column_is_bold(grid: Evaluation) -> None:
 def test_remarks(grid: Evaluation, summary: dict[str, Any]) -> None:
     cost = summary["ahead_of_all"][0]["cost"]
     asked = "ahead of raw, rollout and flow by"
-    files = "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
+    files = "grid.json has intervals, tests and curves; grid.csv has every single value"
     ahead = "ahead: better than each of them, compared text by text (Wilcoxon's test, p < 0.05 after Holm's correction)"
     assert list(remarks(grid)) == [
         f"{asked} blank-out: alti · rollout",
@@ -127,11 +123,9 @@ def test_a_grid_without_deletion_or_without_importance() -> None:
 
 
 def test_files(grid: Evaluation, summary: dict[str, Any], tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    given = grid
     folder = tmp_path / "new" / "grid"
     written = grid.save(folder)
-    assert [path.name for path in written] == ["grid.json", "grid.parquet", "curves.parquet", "grid.html"]
+    assert [path.name for path in written] == ["grid.json", "grid.csv"]
     assert sorted(folder.iterdir()) == sorted(written)
     held = json.loads((folder / "grid.json").read_text(encoding="utf-8"))
     assert {
@@ -144,49 +138,21 @@ def test_files(grid: Evaluation, summary: dict[str, Any], tmp_path: Path) -> Non
         entries = [dict(zip(held[name]["fields"], row, strict=True)) for row in held[name]["rows"]]
         named = [{f: held[NAMED[f]][x]["name"] if f in NAMED else x for f, x in entry.items()} for entry in entries]
         assert named == summary[name]
-    values = parquet.read_table(folder / "grid.parquet")
-    assert values.column_names == ["sample", "method", "metric", "value"]
-    rows = {(r["sample"], r["method"], r["metric"]): r["value"] for r in values.to_pylist()}
-    assert len(rows) == values.num_rows == given.values.size
-    for (k, m, j), value in np.ndenumerate(given.values):
-        assert rows[k, METHODS[m]["name"], list(METRICS)[j]] == (None if np.isnan(value) else value)
-    curves = parquet.read_table(folder / "curves.parquet")
-    assert curves.column_names == ["sample", "method", "deletion", "kind", "step", "probability"]
-    assert curves.num_rows == given.curves["mask"].size
-    for row in curves.slice(777, 20).to_pylist():
-        m, side = [method["name"] for method in METHODS].index(row["method"]), ["deleted", "kept"].index(row["kind"])
-        assert row["probability"] == given.curves[row["deletion"]][row["sample"], m, side, row["step"]]
-    page = (folder / "grid.html").read_text(encoding="utf-8")
-    assert page.startswith("<!doctype html>") and "<title>m · attnflow</title>" in page
-    few(given, curves={}).save(folder)
-    assert parquet.read_table(folder / "curves.parquet").num_rows == 0
+    header, *lines = csv.reader((folder / "grid.csv").read_text(encoding="utf-8").splitlines())
+    assert header == ["sample", "method", "metric", "value"] and len(lines) == grid.values.size
+    rows = {tuple(line[:3]): line[3] for line in lines}
+    for (k, m, j), value in np.ndenumerate(grid.values):
+        assert rows[str(k), METHODS[m]["name"], list(METRICS)[j]] == ("" if np.isnan(value) else repr(float(value)))
 
 
-def test_the_page_runs_its_own_script_alone(summary: dict[str, Any]) -> None:
-    file = grid_page.html_of({**summary, "provenance": {"model": "</title><script>"}})
-    assert "<title>&lt;/title&gt;&lt;script&gt; · attnflow</title>" in file
-    script = re.search(r'<script type="module">(.*?)</script>', file, re.DOTALL)
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', file)
-    assert script is not None and policy is not None and file.count("<script") == 2
-    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    assert f"script-src 'sha256-{digest}'" in policy[1] and "connect-src 'none'" in policy[1]
-    assert "import " not in script[1] and "\nexport " not in script[1]
-
-
-def test_mistakes(grid: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes(grid: Evaluation, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError) as e:
         grid.save(tmp_path / "file")
     assert str(e.value) == f"cannot create the folder {str(tmp_path / 'file')!r}: File exists"
-
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError) as e:
-        grid.save(tmp_path / "never")
-    assert str(e.value) == "parquet needs pyarrow: pip install 'attnflow[corpus]'"
-    assert not (tmp_path / "never").exists()
     with pytest.raises(InputError) as e:
         grid.save(tmp_path / "grid.txt")
-    assert str(e.value).endswith("has the extension '.txt': expected one of .json, .csv, .parquet, .html")
+    assert str(e.value).endswith("has the extension '.txt': expected one of .json, .csv")
 
 
 def layered(n: int = 12) -> Evaluation:
@@ -208,13 +174,13 @@ def layered(n: int = 12) -> Evaluation:
     )  # fmt: skip
 
 
-def test_an_evaluation_of_layers_is_a_small_grid(tmp_path: Path) -> None:
+def test_an_evaluation_of_layers_is_a_small_grid() -> None:
     one = layered()
     assert repr(one) == "Evaluation(3 methods at 2 layers by 2 metrics, 12 texts)"
     assert one.correlations.shape == (12, 2, 3, 2) and one.views == ("raw", "rollout", "flow")
     assert np.array_equal(one.correlations[:, 1, 2, 0], one.values[:, 4, 1])
     assert one.cell("gradient", "raw", 1).without == {"why not": 1} and one.cell("gradient", "raw", 1).n == 11
-    summary = one.summary  # the page shows it
+    summary = one.summary
     assert [m["name"] for m in summary["methods"]] == [f"{v} L{k}" for v in one.views for k in (1, 2)]
     assert [(t["first"], t["second"]) for t in summary["tests"][:3]] == [
         ("flow L1", "rollout L1"), ("flow L1", "raw L1"), ("rollout L1", "raw L1")
@@ -222,8 +188,6 @@ def test_an_evaluation_of_layers_is_a_small_grid(tmp_path: Path) -> None:
     for cell, told in zip(one.cells, summary["cells"], strict=True):
         assert cell.mean is not None and told["mean"] == pytest.approx(cell.mean.mean, rel=1e-5)
         assert told["method"] == f"{cell.method} L{(cell.layer or 0) + 1}" and told["metric"] == cell.metric
-    one.save(tmp_path / "one.html")
-    assert "flow L2" in (tmp_path / "one.html").read_text(encoding="utf-8")
 
 
 def test_what_is_said_of_layers() -> None:
@@ -255,11 +219,6 @@ def test_it_shows_and_saves_itself(make: Any, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["samples"] == one.samples
     one.save(tmp_path / "a.csv")
     rows = (tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    one.save(tmp_path / "a.parquet")
-    table = parquet.read_table(tmp_path / "a.parquet")
-    assert len(rows) - 1 == table.num_rows == one.values.size and rows[0].split(",") == table.column_names
-    assert rows[-1].split(",")[0] == str(table.to_pylist()[-1]["sample"]) == str(one.samples - 1)
-    assert rows[-1].split(",")[-1] == repr(table.to_pylist()[-1][table.column_names[-1]])
+    assert len(rows) - 1 == one.values.size and rows[-1].split(",")[0] == str(one.samples - 1)
     with pytest.raises(InputError, match="there is no cell 'luck', 'flow' at layer None"):
         one.cell("luck", "flow")

@@ -13,16 +13,7 @@ from scipy import stats
 
 from attnflow.errors import InputError
 from attnflow.evaluate.ranking import pairs
-from attnflow.evaluate.statistics import (
-    critical_difference,
-    effect,
-    friedman,
-    groups,
-    holm,
-    intervals,
-    ranks,
-    wilcoxon,
-)
+from attnflow.evaluate.statistics import effect, holm, intervals, wilcoxon
 from helpers.measurements import BLANK, GOOD, METHODS, METRICS, measured, method, summary_of
 
 
@@ -38,31 +29,6 @@ def cell(summary: dict[str, Any], name: str, metric: str) -> dict[str, Any]:
 
 def near(value: float | None) -> Any:
     return pytest.approx(value, rel=1e-5)  # the summary keeps six digits
-
-
-def test_friedman_is_scipys() -> None:
-    rng = np.random.default_rng(1)
-    for levels in (3, 1000):  # with and without ties
-        table = rng.integers(levels, size=(30, 5)) + np.array([0, 0, 0, 0, 0.5])
-        expected = stats.friedmanchisquare(*table.T)
-        assert friedman(ranks(table)) == pytest.approx({"chi2": expected.statistic, "p": expected.pvalue})
-    assert friedman(np.full((4, 3), 2.0)) is None
-
-
-def test_critical_difference_is_that_of_the_tables() -> None:
-    """Demšar 2006: q is 1.960, 2.343, 2.569 and 3.164 for 2, 3, 4 and 10; CD is 1.25 for 4 classifiers on 14 data sets."""
-    for k, q in ((2, 1.960), (3, 2.343), (4, 2.569), (10, 3.164)):
-        assert critical_difference(k, 1) / np.sqrt(k * (k + 1) / 6) == pytest.approx(q, abs=1e-3)
-    assert critical_difference(4, 14) == pytest.approx(2.569 * np.sqrt(4 * 5 / (6 * 14)), abs=5e-4)
-    assert critical_difference(4, 14) == pytest.approx(1.25, abs=5e-3)
-
-
-def test_groups() -> None:
-    assert groups([1.0, 2.0, 3.0, 9.0], 2.5) == [[0, 2]]
-    assert groups([1.0, 2.0, 3.0, 4.0], 2.5) == [[0, 2], [1, 3]]
-    assert groups([1.0, 3.0, 5.0], 2.0) == []  # strictly less than the critical difference
-    assert groups([1.0, 1.0, 1.0], 0.1) == [[0, 2]]
-    assert groups([], 1.0) == groups([1.0], 1.0) == []
 
 
 def test_effect() -> None:
@@ -105,8 +71,6 @@ def test_pairs() -> None:
         "normalisation": [("alti · rollout, max", "alti · rollout")],
     }
     assert list(pairs(METHODS[-2:])) == []
-    ways = [method(way, "edges", "gradient", way) for way in ("rollout", "gather", "columns")]
-    assert list(pairs(ways)) == [("propagation", 1, 0), ("propagation", 2, 0), ("propagation", 1, 2)]
 
 
 def test_cells(summary: dict[str, Any]) -> None:
@@ -115,7 +79,7 @@ def test_cells(summary: dict[str, Any]) -> None:
         for m, one in enumerate(METHODS):
             found, column = cell(summary, one["name"], metric), given.values[:, m, k]
             if (m, k) == (BLANK, 0):
-                empty = {"mean": None, "low": None, "high": None, "sd": None, "rank": None}
+                empty = {"mean": None, "low": None, "high": None, "sd": None}
                 assert found == {"method": "blank-out", "metric": metric, "n": 0, "level": False, **empty}
                 continue
             (mean,) = intervals(column[:, None], 2000, 0)
@@ -124,10 +88,6 @@ def test_cells(summary: dict[str, Any]) -> None:
                 near(v) for v in (mean.mean, mean.low, mean.high)
             ]
             assert (found["n"], found["sd"]) == (60, near(column.std(ddof=1)))
-            there = [i for i in range(len(METHODS)) if (i, k) != (BLANK, 0)]
-            way = -1 if METRICS[metric] == "higher" else 1
-            placed = stats.rankdata(way * given.values[:, there, k], axis=1).mean(0)
-            assert found["rank"] == near(placed[there.index(m)])
             assert found["level"] == (m == GOOD)  # the only best, with all others far below
 
 
@@ -138,7 +98,7 @@ def test_level_with_the_best() -> None:
     methods = tuple(method(name, "baseline") for name in "abc")
     given = replace(
         measured(80), methods=methods, metrics={"blank-out": "higher"}, values=values, curves={},
-        agreement=np.eye(3), sanity={}, seconds=np.ones((80, 3)),
+        agreement=np.eye(3), seconds=np.ones((80, 3)),
     )  # fmt: skip
     assert [c["level"] for c in summary_of(given)["cells"]] == [True, True, False]
     lower = replace(given, metrics={"blank-out": "lower"})
@@ -182,21 +142,6 @@ def test_who_is_ahead(summary: dict[str, Any]) -> None:
     assert set(map(tuple, summary_of(nobody, 50)["ahead"].values())) == {()}
 
 
-def test_ranking(summary: dict[str, Any]) -> None:
-    given = measured()
-    found = summary["ranking"]["sufficiency (mask)"]
-    placed = stats.rankdata(given.values[:, :, 2], axis=1)
-    order = np.argsort(placed.mean(0))
-    assert found["methods"] == [METHODS[i]["name"] for i in order]
-    assert found["ranks"] == [near(rank) for rank in placed.mean(0)[order]]
-    expected = stats.friedmanchisquare(*given.values[:, :, 2].T)
-    assert found["friedman"] == {"chi2": near(expected.statistic), "p": near(expected.pvalue)}
-    assert found["critical_difference"] == near(critical_difference(9, 60)) and found["n"] == 60
-    assert found["groups"] == groups(found["ranks"], found["critical_difference"]) == [[1, 8]]
-    assert "blank-out" not in summary["ranking"]["blank-out"]["methods"]
-    assert len(summary["ranking"]["blank-out"]["methods"]) == 8
-
-
 def test_the_rest(summary: dict[str, Any]) -> None:
     given = measured()
     assert summary["samples"] == 60
@@ -208,17 +153,10 @@ def test_the_rest(summary: dict[str, Any]) -> None:
         expected = given.curves["mask"][:, 1, side].mean(0)
         assert summary["curves"]["mask"]["rollout"][name] == [near(v) for v in expected]
     assert summary["agreement"][0][:2] == [None, 0.5]
-    (mean,) = intervals(given.sanity["all"][:, [1]], 2000, 0)
-    assert mean is not None
-    assert summary["sanity"]["all"]["rollout"] == {
-        "mean": near(mean.mean),
-        "low": near(mean.low),
-        "high": near(mean.high),
-    }
 
 
 def test_what_is_missing() -> None:
-    """Samples without a value are in no mean and no rank of that metric; a method without any is in no ranking."""
+    """Samples without a value are in no mean of that metric."""
     given = measured()
     values = given.values.copy()
     values[:10, 0, 0] = np.nan
@@ -227,27 +165,16 @@ def test_what_is_missing() -> None:
     curves["mask"][:, 8] = np.nan
     seconds = given.seconds.copy()
     seconds[:, 8] = np.nan
-    sanity = {"all": np.full((10, len(METHODS)), np.nan)}
-    found = summary_of(replace(given, values=values, curves=curves, seconds=seconds, sanity=sanity), 50)
+    found = summary_of(replace(given, values=values, curves=curves, seconds=seconds), 50)
     assert cell(found, "raw", "blank-out")["n"] == 50 and cell(found, "flow", "blank-out")["n"] == 60
-    assert found["ranking"]["blank-out"]["n"] == 50 and found["ranking"]["sufficiency (mask)"]["n"] == 60
-    placed = stats.rankdata(-values[10:, :7, 0], axis=1).mean(0)
-    assert cell(found, "raw", "blank-out")["rank"] == near(placed[0])
-    assert cell(found, "flow", "blank-out")["rank"] == near(placed[2])
-    assert cell(found, "random", "blank-out")["rank"] is None
     (test,) = [t for t in found["tests"] if (t["metric"], t["first"], t["second"]) == ("blank-out", "flow", "random")]
     assert {name: test[name] for name in ("n", "difference", "effect", "p", "adjusted")} == {
         "n": 0, "difference": None, "effect": None, "p": None, "adjusted": None
     }  # fmt: skip
     assert found["curves"]["mask"]["random"]["deleted"] == [None] * 5
     assert (found["methods"][8]["seconds"], found["methods"][8]["cost"]) == (None, None)
-    assert found["sanity"]["all"]["raw"] == {"mean": None, "low": None, "high": None}
     json.dumps(found, allow_nan=False)
-    nothing = summary_of(replace(given, values=np.full_like(values, np.nan)), 50)
-    assert nothing["ranking"]["blank-out"] == {
-        "n": 0, "methods": [], "ranks": [], "friedman": None, "critical_difference": None, "groups": []
-    }  # fmt: skip
-    json.dumps(nothing, allow_nan=False)
+    json.dumps(summary_of(replace(given, values=np.full_like(values, np.nan)), 50), allow_nan=False)
 
 
 def test_json(summary: dict[str, Any]) -> None:
@@ -266,4 +193,4 @@ def test_scipy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "scipy" else found(name))
     with pytest.raises(InputError) as e:
         summary_of(measured())
-    assert str(e.value) == "evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'"
+    assert str(e.value) == "evaluation needs scipy for its tests: pip install 'attnflow[models]'"

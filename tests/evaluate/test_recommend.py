@@ -19,7 +19,7 @@ from attnflow.evaluate import Evaluation
 from attnflow.evaluate.evaluation_tables import remarks
 from attnflow.evaluate.methods import all_methods
 from attnflow.evaluate.recommend import least_texts, texts_for
-from attnflow.evaluate.statistics import effect, holm, wilcoxon
+from attnflow.evaluate.statistics import effect, wilcoxon
 from helpers.measurements import method
 
 NAMES = ("mean · raw", "mean · rollout", "mean · flow")
@@ -234,89 +234,6 @@ def test_without_deletion_the_correlation_with_blank_out_decides() -> None:
     assert bare.recommendation is None, "no baselines"
 
 
-def brief(evaluation: Evaluation) -> tuple[str, str]:
-    verdict = evaluation.summary["verdict"]
-    return verdict["headline"], verdict["reason"]
-
-
-@pytest.mark.long
-def test_the_headline_recommends_with_its_uncertainty() -> None:
-    one = grid(**{ROWS: 0.15})
-    headline, reason = brief(one)
-    assert headline == f"Use {ROWS}."
-    verdict = one.summary["verdict"]
-    assert verdict["metric"] == "comprehensiveness (mask)"
-    assert verdict["methods"] == [ROWS, *NAMES, "random", "first", "last"]
-    held_out = one.values[1::2, :, 2]
-    gains = {
-        name: float((held_out[:, NUMBER[ROWS]] - held_out[:, NUMBER[name]]).mean()) for name in verdict["methods"][1:]
-    }
-    closest = min(gains, key=lambda name: gains[name])
-    plain = {"random": "chance", "first": "the position of a token", "last": "the position of a token"}
-    words = re.fullmatch(
-        r"Deleting the tokens it ranks first lowers the answer by (\S+) more than with (.+), the closest \(95 % interval (\S+) to (\S+), 200 texts held out\)\.",
-        reason,
-    )
-    assert words is not None, reason
-    assert float(words[1]) == pytest.approx(gains[closest], abs=6e-4) and words[2] == plain.get(closest, closest)
-    assert float(words[3]) < gains[closest] < float(words[4])
-    assert f"{words[1]} [+{words[3]}, +{words[4]}]" in str(one.recommendation), "the same numbers as in the sentence"
-    equals = grid(**{"mean · raw": 0.2, "mean · flow": 0.2})
-    assert re.fullmatch(r"Use mean · (raw|flow); mean · (raw|flow) is not behind it\.", brief(equals)[0])
-    ahead = grid(**{ROWS: 0.15, "blank-out": 0.4})
-    assert brief(ahead)[1].endswith(" Better still is blank-out, at 1 times the cost of a pass.")
-    correlations = replace(one, metrics={"blank-out": "higher"}, values=one.values[:, :, :1], curves={})
-    assert brief(correlations)[1].startswith("Its order of tokens agrees with leaving each token out by 0.")
-
-
-def test_the_headline_says_when_texts_are_too_few() -> None:
-    """It names the tested method and those that Holm's corrected tests do not put behind it."""
-    one = grid(n=80, **{ROWS: 0.1})
-    headline, reason = brief(one)
-    differences = one.values[1::2, NUMBER[ROWS], 2] - one.values[1::2, :, 2].T
-    rivals = one.summary["verdict"]["methods"][1:]
-    adjusted = holm([wilcoxon(differences[NUMBER[name]]) for name in rivals])
-    undecided = [name for name, p in zip(rivals, adjusted, strict=True) if p is None or p >= 0.05]
-    assert 1 < len(undecided) < len(rivals)
-    weakest = min(undecided, key=lambda name: effect(differences[NUMBER[name]]) or 0)
-    plain = {"random": "chance", "first": "the position of a token", "last": "the position of a token"}
-    others = len({plain.get(name, name) for name in undecided}) - 1
-    assert headline == f"80 texts are too few to decide between {ROWS}, {plain.get(weakest, weakest)}" + (
-        "." if others == 0 else f" and {others} others."
-    )
-    needed = re.search(r"give ([\d,]+) in all", str(one.recommendation))
-    assert needed is not None
-    assert (
-        reason
-        == f"Half of the texts choose a method and the other half test it: about {needed[1]} would separate these."
-    )
-    tiny = grid(n=12, **{ROWS: 1.0})
-    headline, reason = brief(tiny)
-    assert headline.startswith(f"12 texts are too few to decide between {ROWS}, ")
-    assert headline.endswith(" and 3 others.")
-    assert reason == "Half of the texts choose a method and the other half test it, which needs at least 16."
-    assert brief(grid(n=60))[0].startswith("60 texts are too few to decide whether any method does better than ")
-
-
-def test_the_headline_says_when_nothing_is_ahead_or_all_depends() -> None:
-    lost = brief(grid(**{ROWS: 0.1, "last": 0.2}))
-    assert lost == (
-        "No method does better than the position of a token: do not rank tokens by any of them.",
-        "The best method on one half of the texts is not ahead on the other half: 200 texts.",
-    )
-    divided = grid(**{ROWS: [0.1, 0.1, 0.2, -0.2, 0.2, -0.2]})
-    rival = re.search(r"and behind ([\w ·]+) by sufficiency", str(divided.recommendation))
-    assert rival is not None
-    assert brief(divided) == (
-        f"No single method is best: {ROWS} or {rival[1]}.",
-        "The first is ahead when its first tokens are deleted, the second when only its first tokens are kept.",
-    )
-    bare = replace(
-        grid(), methods=METHODS[:5], values=grid().values[:, :5], agreement=np.eye(5), seconds=None, curves={}
-    )
-    assert bare.summary["verdict"] is None
-
-
 def test_values_that_are_missing_are_left_out() -> None:
     one = grid(**{ROWS: 0.15})
     values = one.values.copy()
@@ -336,8 +253,6 @@ def test_it_stands_last_in_the_terminal_and_in_every_file(tmp_path: Path) -> Non
     one.save(tmp_path / "grid.json")
     saved = json.loads((tmp_path / "grid.json").read_text(encoding="utf-8"))
     assert saved["recommendation"] == sentence and saved["recommended"] == ROWS
-    one.save(tmp_path / "grid.html")
-    assert "answer_rows for this model: on 200 texts" in (tmp_path / "grid.html").read_text(encoding="utf-8")
 
 
 def test_every_method_has_a_command_that_the_command_line_takes() -> None:

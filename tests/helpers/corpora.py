@@ -1,4 +1,4 @@
-"""Output folders of corpus jobs, with random rows or rows of the embedded model."""
+"""Output folders of corpus jobs, with random rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
-
-import attnflow as af
 
 WORDS = (
     "the",
@@ -123,30 +121,6 @@ def made_up(
             "provenance": json.dumps(PROVENANCE),
         })  # fmt: skip
     return rows, columns
-
-
-def traced(sentences: Sequence[str] = SENTENCES, words: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return rows of sentences that the embedded model has read."""
-    model = af.load()
-    rows = []
-    for number, text in enumerate(sentences):
-        trace = model.trace(text)
-        ids = model.tokenizer(text)["input_ids"]
-        its = trace.words() if words else trace
-        scores = {
-            f"{view}_L{layer}": values.tolist()
-            for view in ("raw", "rollout", "flow")
-            for layer, values in enumerate(getattr(its, view)().values, 1)
-        }
-        rows.append({
-            **scores, "row": number, "id": f"s{number}", "text": text, "tokens": list(its.tokens),
-            "token_ids": None if words else ids, "special": list(its.special), "word_ids": list(its.word_ids),
-            "words": list(its.word_texts), "truncated": False, "queries": [its.default_query],
-            "prediction": {"kind": trace.prediction.kind, "top": [
-                {"label": label, "probability": p} for label, p in trace.prediction.top]},
-            "provenance": json.dumps({**trace.provenance, "residual": 0.5}),
-        })  # fmt: skip
-    return rows, [f"{view}_L{layer}" for view in ("raw", "rollout", "flow") for layer in range(1, 7)]
 
 
 def embedded(path: Path) -> dict[str, Any]:

@@ -60,11 +60,10 @@ def read_inside(model: af.Model, inputs: Any = None) -> dict[str, np.ndarray]:
     inputs = text() if inputs is None else inputs
     ids = inputs["input_ids"][0].tolist()
     return {
-        "measured": model.trace(inputs).rollout(residual="measured").values,
         "head-norm": model.trace(inputs, edges="head-norm").rollout().values,
         "head-norm, linear": model.trace(inputs, memory="linear", edges="head-norm").rollout().values,
         "answer edges": model.trace(inputs, edges="answer").rollout().values,
-        "answer edges, linear": model.trace(inputs, memory="linear", edges="answer").columns().values,
+        "answer edges, linear": model.trace(inputs, memory="linear", edges="answer").answer_inputs().values,
         "a given answer": model.answer(ids, answer=ANSWER).matrix(signed=True).values,
         "a written answer": model.answer(ids, max_new_tokens=3).matrix(signed=True).values,
     }

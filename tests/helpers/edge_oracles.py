@@ -197,24 +197,6 @@ def alti(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     return contributions
 
 
-def own_share(model: Any, ids: Tensor, layer: int) -> np.ndarray:
-    """p(x) / (p(x) + p(o)) per position, p(z) = max(0, ‖y‖₁ − ‖y − g(z)‖₁): x is the state, o what attention adds."""
-    b = block(model, layer)
-    states, _, _ = run(model, ids, layer)
-    added = parts(model, ids, layer).sum(1) + b.b_O
-    shares_of = np.zeros(len(states))
-    for q, (x, o) in enumerate(zip(states, added, strict=True)):
-        y, whole = x + o, x + o
-        if b.after is not None:
-            s = np.sqrt(((whole - whole.mean()) ** 2).mean() + b.after.eps)
-            x, o, y = (_array(b.after.weight) * (z - z.mean()) / s for z in (x, o, whole))
-            y = y + _array(b.after.bias)
-        near = [max(0.0, np.abs(y).sum() - np.abs(y - z).sum()) for z in (x, o)]
-        far = [np.abs(y - o).sum(), np.abs(y - x).sum()]
-        shares_of[q] = near[0] / sum(near) if sum(near) > 0 else far[0] / sum(far)
-    return shares_of
-
-
 def effective(model: Any, ids: Tensor, layer: int) -> np.ndarray:
     """Mean over heads of |A − its projection on the left null space of V W_O| (Brunner et al. 2020).
 

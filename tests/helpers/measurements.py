@@ -45,7 +45,6 @@ def measured(n: int = 60) -> Evaluation:
         values=values,
         curves={"mask": rng.random((n, len(METHODS), 2, 5))},
         agreement=np.where(np.eye(len(METHODS)), np.nan, 0.5),
-        sanity={"all": rng.random((10, len(METHODS)))},
         seconds=rng.uniform(1, 2, (n, len(METHODS))),
         pass_seconds=rng.uniform(0.5, 1, n),
         provenance={"model": "m", "excluded": {"empty": 1}},

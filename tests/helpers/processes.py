@@ -65,10 +65,5 @@ def below(root: int) -> dict[int, str]:
     return descendants
 
 
-def helpers_of(root: int) -> set[int]:
-    """Return the `attnflow.jobs.workers` processes that work for a process."""
-    return {pid for pid, line in below(root).items() if "jobs.workers" in line}
-
-
 def workers_of(root: int) -> set[int]:
     return {pid for pid, line in below(root).items() if "ray::_Worker" in line}

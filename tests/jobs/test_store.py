@@ -1,8 +1,7 @@
-"""The folder of any job: finished work stays, and nothing from another job is mixed in."""
+"""The folder of a job: finished work stays, and nothing from another job is mixed in."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,20 @@ pa = pytest.importorskip("pyarrow", reason="shards are parquet files")
 
 from attnflow.errors import InputError, JobError  # noqa: E402
 from attnflow.jobs import store as stores  # noqa: E402
-from attnflow.jobs.store import MANIFEST, Store, read_manifest, read_shard  # noqa: E402
+from attnflow.jobs.store import MANIFEST, Store, read_manifest, write_shard  # noqa: E402
 
-SHARDS = {f"numbers/{k:05}.parquet": {"shard": f"numbers/{k:05}.parquet", "samples": [k]} for k in range(3)}
+SHARDS = {f"part-{k:06}.parquet": {"part": k, "texts": 1} for k in range(3)}
 
 
 def opened(folder: Path, settings: dict[str, Any] | None = None, shards: Any = SHARDS) -> Store:
-    return Store(folder, "grid", {"seed": 0, **(settings or {})}, shards, "*.parquet")
+    return Store(folder, {"samples": 9, **(settings or {})}, shards)
 
 
 def write(store: Store, *numbers: int) -> None:
     for k in numbers:
-        store.write(f"numbers/{k:05}.parquet", pa.table({"n": [k]}))
+        name = f"part-{k:06}.parquet"
+        file = write_shard(store.folder / name, pa.table({"n": [k]}))
+        store.add(name, {**SHARDS[name], "tokens": 5, "errors": {}, **file})
 
 
 def refused(folder: Path, **options: Any) -> str:
@@ -37,19 +38,18 @@ def refused(folder: Path, **options: Any) -> str:
 def test_a_job_is_resumed(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, 2, 0)
-    (tmp_path / "numbers" / ".attnflow-0123456789ab.tmp").write_bytes(b"half")
+    (tmp_path / ".attnflow-0123456789ab.tmp").write_bytes(b"half")
     with (tmp_path / MANIFEST).open("a") as file:
-        file.write('{"shard": "numbers/00001.par')
+        file.write('{"part": 1, "tex')
     with opened(tmp_path) as store:
-        assert list(store.records) == ["numbers/00002.parquet", "numbers/00000.parquet"] and store.damaged == []
-        assert read_shard(tmp_path / "numbers" / "00002.parquet") == [{"n": 2}]
+        assert list(store.records) == ["part-000002.parquet", "part-000000.parquet"]
         write(store, 1)
-        (tmp_path / "numbers" / ".attnflow-ba9876543210.tmp").write_bytes(b"half")  # left by a dead worker
+        (tmp_path / ".attnflow-ba9876543210.tmp").write_bytes(b"half")  # left by a dead worker
         assert store.finish({"numbers": 3}) == {"finished": True, "numbers": 3}
     settings, *records, last = read_manifest(tmp_path)
-    assert settings == {"format": "attnflow.grid", "version": 1, "seed": 0}
-    assert [record["samples"] for record in records] == [[0], [1], [2]] and last["finished"] is True
-    assert sorted(path.name for path in tmp_path.rglob("*.*")) == [*(f"0000{k}.parquet" for k in range(3)), MANIFEST]
+    assert settings == {"format": "attnflow.corpus", "version": 1, "samples": 9}
+    assert [record["part"] for record in records] == [0, 1, 2] and last["finished"] is True
+    assert sorted(path.name for path in tmp_path.iterdir()) == [MANIFEST, *SHARDS]
     with opened(tmp_path) as store:
         assert store.finished
 
@@ -57,51 +57,40 @@ def test_a_job_is_resumed(tmp_path: Path) -> None:
 def test_a_damaged_shard_is_none(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, 0, 1)
-    path = tmp_path / "numbers" / "00001.parquet"
+    path = tmp_path / "part-000001.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with opened(tmp_path) as store:
-        assert list(store.records) == ["numbers/00000.parquet"] and store.damaged == ["numbers/00001.parquet"]
+        assert list(store.records) == ["part-000000.parquet"]
         write(store, 1)
     with opened(tmp_path) as store:
-        assert len(store.records) == 2 and store.damaged == []
+        assert len(store.records) == 2
 
 
 def test_a_shard_of_other_contents_is_known(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, 0, 1)
-    name = "numbers/00001.parquet"
-    with opened(tmp_path, shards={**SHARDS, name: {"shard": name, "samples": [1, 2]}}) as store:
-        assert store.changed == [name] and store.damaged == [name]
+    with opened(tmp_path, shards={**SHARDS, "part-000001.parquet": {"part": 1, "texts": 2}}) as store:
+        assert store.changed == ["1"]
 
 
 def test_refusals(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         write(store, 0)
         assert refused(tmp_path) == f"another job is writing to {str(tmp_path)!r}: wait for it, or give another folder"
-    assert refused(tmp_path, settings={"seed": 1, "weights": "ab"}) == (
-        f"the folder {str(tmp_path)!r} contains a job with different settings (seed 0, now 1; different weights): give "
+    assert refused(tmp_path, settings={"samples": 8, "weights": "ab"}) == (
+        f"the folder {str(tmp_path)!r} contains a job with different settings (samples 9, now 8; different weights): give "
         "the same settings, or another folder"
     )
-    (tmp_path / "numbers" / "00007.parquet").write_bytes(b"of somebody else")
+    (tmp_path / "part-000007.parquet").write_bytes(b"of somebody else")
     assert refused(tmp_path) == (
-        f"the folder {str(tmp_path)!r} contains numbers/00007.parquet, which does not belong to this job: give "
+        f"the folder {str(tmp_path)!r} contains part-000007.parquet, which does not belong to this job: give "
         "another folder, or remove the file"
     )
     lines = (tmp_path / MANIFEST).read_text()
     (tmp_path / MANIFEST).write_text(lines.replace('"version": 1', '"version": 2'))
     assert refused(tmp_path) == f"{str(tmp_path)!r} was written by another version of attnflow: give another folder"
-    (tmp_path / MANIFEST).write_text(lines.replace("attnflow.grid", "attnflow.corpus"))
-    assert refused(tmp_path) == f"{str(tmp_path / MANIFEST)!r} is not the manifest of a grid job: give another folder"
-
-
-def test_a_grid_of_the_version_before_is_refused(tmp_path: Path) -> None:
-    """Its manifest was grid-run.json, and each shard named its run."""
-    (tmp_path / "grid-run.json").write_text(json.dumps({"seed": 0}))
-    (tmp_path / "numbers").mkdir()
-    (tmp_path / "numbers" / "00000.parquet").write_bytes(b"PAR1")
-    assert refused(tmp_path).startswith(
-        f"the folder {str(tmp_path)!r} contains numbers/00000.parquet, which does not belong to this"
-    )
+    (tmp_path / MANIFEST).write_text(lines.replace("attnflow.corpus", "attnflow.grid"))
+    assert refused(tmp_path) == f"{str(tmp_path / MANIFEST)!r} is not the manifest of a corpus job: give another folder"
 
 
 def test_a_full_disk_is_the_fault_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +100,7 @@ def test_a_full_disk_is_the_fault_of_the_job(tmp_path: Path, monkeypatch: pytest
     with opened(tmp_path) as store:
         write(store, 0)
         monkeypatch.setattr(stores, "replace_whole", full)
-        with pytest.raises(JobError, match=r"00001.parquet': No space left on device; finished shards stay valid"):
+        with pytest.raises(JobError, match=r"000001.parquet': No space left on device; finished shards stay valid"):
             write(store, 1)
     with opened(tmp_path) as store:
-        assert list(store.records) == ["numbers/00000.parquet"]
+        assert list(store.records) == ["part-000000.parquet"]

@@ -1,4 +1,4 @@
-"""The answer page inside an app: an answer that is still being written, and sources that a server leaves out."""
+"""The answer page inside an app: sources that a server leaves out."""
 
 from __future__ import annotations
 
@@ -73,53 +73,6 @@ def mounted(browser: Any, address: str, doc: Any, falls: Any) -> Iterator[Any]:
     page.close()
 
 
-def shares(page: Any) -> dict[int, float]:
-    cells = page.evaluate(
-        """[...document.querySelectorAll(".list li")].map(one =>
-            [+one.dataset.source, parseFloat(one.querySelector(".share").textContent)])"""
-    )
-    return {int(unit): float(share) for unit, share in cells}
-
-
-def check(page: Any, answer: Any, span: Any = None, method: str | None = None) -> None:
-    wanted = answer.sources(span, "sentence", method=method).row()
-    listed = shares(page)
-    assert listed == pytest.approx({i: 100 * wanted[i] for i in listed}, abs=0.51)
-    assert len(listed) == min(6, (wanted > 1e-9).sum())
-
-
-def test_an_answer_that_grows(browser: Any, address: str, model: Any) -> None:
-    """The selection stays, the prompt is not rebuilt, and every number belongs to the longer answer."""
-    answers = [written(model, words) for words in (1, 3, 7)]
-    docs = [document_of(answer, method="answer_rows") for answer in answers]
-    with mounted(browser, address, docs[0], []) as page:
-        assert page.locator(".said").inner_text() == "the"
-        check(page, answers[0], method="answer_rows")
-        page.evaluate("window.first = document.querySelector('.prompt').firstChild")
-        page.evaluate("doc => shown.update(doc)", docs[1])
-        assert page.locator(".said").inner_text() == "the rusty key"
-        assert page.locator(".said [aria-selected=true]").count() == 0, "the whole of it is explained, as before"
-        check(page, answers[1], method="answer_rows")
-        page.locator(".said .tok").first.click()
-        page.evaluate("doc => shown.update(doc)", docs[2])
-        assert page.locator(".said").inner_text() == WORDS
-        assert page.locator(".said [aria-selected=true]").count() == 1
-        check(page, answers[2], (0, 1), "answer_rows")
-        page.evaluate("shown.state.set({ s: '' })")
-        check(page, answers[2], None, "answer_rows")
-        page.evaluate("doc => shown.update(doc)", document_of(answers[2]))
-        check(page, answers[2])
-        assert page.evaluate("window.first === document.querySelector('.prompt').firstChild")
-        page.wait_for_function("() => !location.hash.includes('x.s')")
-
-
-def test_of_two_longer_answers_the_last_one_counts(browser: Any, address: str, model: Any) -> None:
-    docs = [document_of(written(model, words), method="answer_rows") for words in (1, 3, 7)]
-    with mounted(browser, address, docs[0], []) as page:
-        page.evaluate("([a, b]) => Promise.all([shown.update(a), shown.update(b)])", docs[1:])
-        assert page.locator(".said").inner_text() == WORDS
-
-
 def test_the_server_leaves_a_source_out(browser: Any, address: str, model: Any) -> None:
     answer = written(model, 7)
     falls = answer.leave_out("sentence", (1, 3)).row()
@@ -151,9 +104,6 @@ def test_a_server_that_cannot_says_why(browser: Any, address: str, model: Any) -
 
 
 def test_close_leaves_nothing(browser: Any, address: str, model: Any) -> None:
-    docs = [document_of(written(model, words), method="answer_rows") for words in (1, 3)]
-    with mounted(browser, address, docs[0], []) as page:
+    with mounted(browser, address, document_of(written(model, 3), method="answer_rows"), []) as page:
         page.evaluate("shown.close()")
-        assert page.locator("#attnflow > *").count() == 0
-        page.evaluate("doc => shown.update(doc)", docs[1])
         assert page.locator("#attnflow > *").count() == 0

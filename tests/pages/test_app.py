@@ -409,22 +409,6 @@ def test_two_texts_beside_each_other(browser: Any, address: str) -> None:
         assert slot(page).bounding_box()["width"] > left["width"] * 1.9
 
 
-def test_two_texts_stand_under_what_changed_between_them(browser: Any, address: str) -> None:
-    with visiting(browser, address, f"#b.text={OTHER}") as page:
-        pair = library().explain(EXAMPLE).beside(library().explain(OTHER))
-        columns = page.locator(".beside-view .pair-lines .col").evaluate_all(
-            "all => all.map(c => [...c.children].map(x => x.textContent))"
-        )
-        tokens = [library().trace(text).tokens for text in (EXAMPLE, OTHER)]
-        expected = [
-            ["" if i is None else tokens[side][i] for side, i in enumerate(pair_of)] for pair_of in pair.aligned()
-        ]
-        assert columns == expected
-        answers = [library().trace(text).prediction.top[0] for text in (EXAMPLE, OTHER)]
-        head = page.locator(".beside-view .pair-answer").inner_text()
-        assert head == f"{answers[0][0]} {100 * answers[0][1]:.0f} % → {answers[1][0]} {100 * answers[1][1]:.0f} %"
-
-
 def test_a_page_saved_from_the_app_opens_by_itself(browser: Any, address: str, tmp_path: Path) -> None:
     with visiting(browser, address, "#t=2") as page:
         slot(page).locator(".keep > summary").click()

@@ -6,16 +6,16 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import attnflow as af
 from attnflow.evaluate import importances
-from attnflow.server import edits, service, writing
+from attnflow.server import edits, service
 from attnflow.server.app import Server
 from attnflow.server.limits import Limits
+from attnflow.server.queue import Job
 from attnflow.server.service import served
 from helpers.answers import decoder
 from helpers.browser import HURRY, IDLE, PATIENCE
@@ -91,29 +91,32 @@ def shown_text(answer: Any, count: int | None = None) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-def test_an_answer_grows_while_it_is_written(visit: Any, writer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # publish every token
-    page_of, reached, go = writing.page_of, threading.Event(), threading.Event()
+def test_the_text_of_an_answer_grows_while_it_is_written(
+    visit: Any, writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, reached, go = Job.publish, threading.Event(), threading.Event()
 
-    def stepwise(answer: Any, *method: Any) -> Any:
-        if len(answer.ids) == 4 and answer.earlier is not None:
+    def stepwise(job: Job, partial: bytes) -> None:
+        publish(job, partial)
+        if job.partials == 3:
             reached.set()
             go.wait(20)
-        return page_of(answer, *method)
 
     page = visit()
-    monkeypatch.setattr(writing, "page_of", stepwise)
+    monkeypatch.setattr(Job, "publish", stepwise)
     expected = writer.answer([{"role": "user", "content": PROMPT}], max_new_tokens=5)
     try:
         answer_to(page, PROMPT)
         assert reached.wait(20)
-        page.wait_for_function("() => document.querySelectorAll('.answer .said .tok').length === 3")
+        page.wait_for_function("() => document.querySelector('.growing').textContent")
+        assert page.locator(".growing").text_content() == writer.tokenizer.decode(expected.ids[:3])
         assert page.get_by_role("button", name="Cancel").is_visible()
-        page.get_by_text("writing 4 of 5").wait_for()
+        page.get_by_text("writing 3 of 5").wait_for()
     finally:
         go.set()
     idle(page)
     page.wait_for_function("() => document.querySelectorAll('.answer .said .tok').length === 5")
+    assert page.locator(".growing").is_hidden()
     assert re.sub(r"\s+", " ", said_text(page)) == shown_text(expected)
     assert page.locator(".say").inner_text() == "" and not page.get_by_role("button", name="Cancel").is_visible()
     fragment = page.evaluate("location.hash")
@@ -159,23 +162,22 @@ def test_a_source_of_an_answer_is_really_left_out(visit: Any, writer: Any, way: 
 
 
 def test_an_answer_is_cancelled(visit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    page_of = writing.page_of
+    publish = Job.publish
 
-    def slow(answer: Any, *method: Any) -> Any:
+    def slow(job: Job, partial: bytes) -> None:
         time.sleep(0.05)
-        return page_of(answer, *method)
+        publish(job, partial)
 
     page = visit()
-    monkeypatch.setattr(writing, "page_of", slow)
-    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(Job, "publish", slow)
     page.get_by_label("model").select_option("writer")
     page.get_by_label("tokens to write").fill("99")
     page.get_by_label("prompt").press("Control+Enter")
-    page.wait_for_selector(".answer .said")
+    page.wait_for_function("() => document.querySelector('.growing').textContent")
     page.get_by_role("button", name="Cancel").click()
     idle(page)
     assert page.locator(".say").inner_text() == "cancelled"
-    assert page.locator(".answer .said .tok").count() < 99  # what was written stays readable
+    assert page.locator(".growing").is_visible() and not page.locator(".answer").count()  # the text stays readable
 
 
 def test_results_of_another_text_or_model_are_grey(visit: Any) -> None:

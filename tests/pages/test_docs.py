@@ -25,9 +25,7 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from benchmarks import gallery, shapes, tones
-from helpers.browser import PATIENCE
-from helpers.wav_files import written
+from benchmarks import gallery, shapes
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -165,7 +163,7 @@ def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     assert len(pages) > 12
     for page in pages:
         seen = Resources(page.read_text(encoding="utf-8"))
-        assert seen.policies == ["default-src 'self' 'unsafe-inline' 'wasm-unsafe-eval' data: blob:"], page.name
+        assert seen.policies == ["default-src 'self' 'unsafe-inline' data: blob:"], page.name
         assert seen.fetched, page.name
         for address in seen.fetched:
             assert not re.match(r"(\w+:)?//", address), f"{page.name} fetches {address}"
@@ -199,50 +197,6 @@ def test_pages_that_are_kept_elsewhere(site: Path) -> None:
     assert 'href="verb-number.html"' in (site / "reproduction.html").read_text(encoding="utf-8")
 
 
-def test_flow_in_the_browser_equals_the_library_to_the_last_bit(browser: Any, site: Path) -> None:
-    rng = np.random.default_rng(0)
-    weights = rng.dirichlet(np.full(12, 0.3), size=(5, 3, 12))  # [layer, head, query, key]
-    page = browser.new_page()
-    page.set_default_timeout(PATIENCE)
-    page.goto((site / "try.html").as_uri())
-    page.locator("#try tbody tr").first.wait_for()
-    assert page.locator("#try tbody th").all_inner_texts() == [
-        "[CLS]",
-        "the",
-        "key",
-        "to",
-        "the",
-        "cabinets",
-        "[EOS]",
-    ]
-    example = np.array(json.loads(page.locator("#try textarea").input_value()))
-    assert compared(page, example[:, None], 0, 5)
-
-    page.locator("#try textarea").fill(json.dumps(weights.tolist()))
-    for query, layer in ((0, 4), (7, 2)):
-        page.get_by_label("query").select_option(str(query))
-        page.get_by_label("layer").select_option(str(layer))
-        assert compared(page, weights, query, layer)
-    for text, sentence in (
-        ("[[", "The weights are not JSON"),
-        ("[[[1]], [[1, 0], [0, 1]]]", "L2 has 2 positions, and L1 has 1. Expected the same."),
-        ("[[[1, -1], [0, 1]]]", "L1 has the weight -1. Expected numbers from 0 on."),
-        ("[[[1, 0]]]", "Row 0 of L1 has 2 weights. Expected 1, one for each position."),
-    ):
-        page.locator("#try textarea").fill(text)
-        assert page.locator("#try .try-error").inner_text().startswith(sentence)
-
-
-def compared(page: Any, weights: np.ndarray, query: int, layer: int) -> bool:
-    """Check raw attention and rollout, and return whether flow matches the library to the last bit."""
-    cells = page.locator("#try tbody td").evaluate_all("cells => cells.map(cell => Number(cell.dataset.value))")
-    raw, rolled, flowed = np.array(cells).reshape(-1, 3).T
-    graph = af.attention_graph(weights)
-    np.testing.assert_allclose(raw, weights.mean(1)[layer, query], rtol=1e-12)
-    np.testing.assert_allclose(rolled, af.rollout(graph, query, layers=layer)[0, 0], rtol=1e-12)
-    return bool((flowed == af.flow(graph, query, layers=layer)[0, 0]).all())
-
-
 def test_docstrings_become_markdown() -> None:
     needs("griffe", by="make docs")
     made = module(DOCS / "theme" / "docstrings.py")
@@ -263,7 +217,7 @@ def test_docstrings_become_markdown() -> None:
 def test_the_examples_of_a_page(page: str) -> None:
     needs("torch", "transformers", by="make test")
     failed, tried = doctest.testfile(str(DOCS / page), False, optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert failed == 0 and tried > 20
+    assert failed == 0 and tried > 15
 
 
 def plain(text: str) -> str:
@@ -275,12 +229,9 @@ def plain(text: str) -> str:
 def test_quoted_figures_are_those_of_the_measurements() -> None:
     page = " ".join(plain(markdown("reading.md")).split())
     quoted = re.findall(r"-?\d\.\d\d \[[^\]]+\]", page)
-    assert len(quoted) == 13
-    files = (markdown(f"reproduction/{name}.csv") for name in ("tables", "pronouns"))
-    rows = [row for text in files for row in csv.DictReader(text.splitlines())]
-    shares = [
-        [float(row.get("mean") or row["share"]), float(row["low"]), float(row["high"])] for row in rows if row["low"]
-    ]
+    assert len(quoted) == 10
+    rows = csv.DictReader(markdown("reproduction/tables.csv").splitlines())
+    shares = [[float(row["mean"]), float(row["low"]), float(row["high"])] for row in rows if row["low"]]
     measured = plain(markdown("decoders.md")) + " ".join(
         f"{mean:.2f} [{low:.2f}, {high:.2f}]" for mean, low, high in shares
     )
@@ -351,13 +302,24 @@ def small_embedder() -> af.Model:
     return af.wrap(encoder(), wordpiece(), pooling="mean")
 
 
+def small_whisper() -> af.Model:
+    from helpers.architectures import hf
+    from helpers.small_tokenizers import byte_level
+
+    tokenizer = byte_level()
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": len(tokenizer)}
+    marks = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    return af.wrap(hf("WhisperForConditionalGeneration", **sizes, **heads, **marks)(), tokenizer)
+
+
 SMALL: dict[str, Callable[[], af.Model]] = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": small_decoder,
     "sentence-transformers/all-MiniLM-L6-v2": small_embedder,
     "google/vit-base-patch16-224": small_vision,
     "llava-hf/llava-1.5-7b-hf": lambda: af.load(shapes.FOLDER),
     "Helsinki-NLP/opus-mt-en-de": small_encoder_decoder,
-    "openai/whisper-tiny": tones.load,
+    "openai/whisper-tiny": small_whisper,
 }
 
 
@@ -409,9 +371,6 @@ def test_recipes(
 
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 48, 3)).astype(np.uint8)).save(tmp_path / "cat.png")
     Image.fromarray(shapes.scenes(1, 0).pixels[0]).save(tmp_path / "shapes.png")
-    spoken = tones.speak(tones.UNSEEN)
-    written(tmp_path / "speech.wav", spoken.wave[:, None], rate=tones.RATE)
-    source = source.replace('"country"', repr(spoken.words[0]))
     load, named = af.load, re.findall(r'^model = af\.load\("([^"]+)"', source, re.MULTILINE)
     assert set(named) <= set(SMALL)
     monkeypatch.setattr(af, "load", lambda model=None, **how: SMALL[model]() if model in SMALL else load(model, **how))

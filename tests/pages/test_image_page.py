@@ -111,7 +111,7 @@ def test_another_method_is_laid_over_the_picture(browser: Any, photo: Case) -> N
         np.testing.assert_allclose(found, row[1:] / row.sum(), atol=0.006)
 
 
-def test_a_word_of_the_text_shows_its_patches(browser: Any, picture: Case) -> None:
+def test_an_image_within_a_text(browser: Any, picture: Case) -> None:
     places = list(picture.trace.picture.places)
 
     def shares(page: Any) -> list[float]:
@@ -129,17 +129,3 @@ def test_a_word_of_the_text_shows_its_patches(browser: Any, picture: Case) -> No
         assert page.locator(".reading .tok").all_inner_texts() == [
             token for i, token in enumerate(picture.trace.tokens) if i not in places
         ]
-        pick = page.get_by_label("patches of")
-        assert pick.locator("option").all_inner_texts() == [
-            "the answer",
-            *picture.trace.tokens[-3:],
-        ]  # only later ones
-        for word in (20, 21):
-            pick.select_option(str(word))
-            settle(page)
-            assert selection(page)["a"] == "rollout"
-            own = picture.trace.rollout(query=word, layer=-1).row()
-            np.testing.assert_allclose(shares(page), own[places] / own.sum(), atol=0.006)
-        pick.select_option("-1")
-        settle(page)
-        np.testing.assert_allclose(shares(page), np.abs(row[places]), atol=0.006)

@@ -18,7 +18,7 @@ from helpers.small_tokenizers import wordpiece
 FIRST, SECOND = "the unbelievable key to the cabinet", "a book is the answer, nobody"
 HOSTILE = "the <b>key</b> </script> to"
 
-DRAWN = """(side) => [...document.querySelectorAll(`.reading .tok[data-side="${side}"]`)].map(
+DRAWN = """(side) => [...document.querySelectorAll(".reading")[side].querySelectorAll(".tok")].map(
     (tok) => [Number(tok.dataset.i), tok.textContent, getComputedStyle(tok).backgroundColor])"""
 
 
@@ -35,10 +35,7 @@ def test_both_texts_are_shaded_by_what_their_words_give(browser: Any, model: af.
         headline = page.locator(".headline").inner_text()
         assert headline.startswith(f"{similarity.value:.3f}".replace("-", "−") + " cosine similarity")
         for sides in methods:
-            page.locator("select").select_option(sides.first.method)
-            page.wait_for_function(
-                "method => method === 'blank-out' || location.hash.includes(method)", arg=sides.first.method
-            )
+            page.locator(f"[data-value='{sides.first.method}']").click()
             most = max(np.abs(side.without_special().row()).max() for side in sides)
             for number, side in enumerate(sides):
                 drawn = page.evaluate(DRAWN, number)
@@ -49,13 +46,11 @@ def test_both_texts_are_shaded_by_what_their_words_give(browser: Any, model: af.
                 red, _, blue = rgb({i: colour for i, _, colour in drawn}[top])
                 if side.row()[top] > 0.3 * most:
                     assert blue > red, "what brings the texts together is blue"
-                listed = page.locator(".list").nth(number).locator("tbody tr").count()
-                assert listed == min(8, len(words))
-        rows = json.loads(exported(page, "similarity", "json"))["rows"]
-    expected = [
-        value for number in range(2) for sides in methods for value in sides[number].row().tolist()
-    ]  # fmt: skip
-    assert [row["value"] for row in rows] == expected
+                rows = page.locator("table").nth(number).locator("tbody tr").all_inner_texts()
+                order = sorted(words, key=lambda i: -abs(side.row()[i]))
+                assert [row.split() for row in rows] == [
+                    [side.tokens[i], f"{side.row()[i]:.3f}".replace("-", "−")] for i in order[:8]
+                ]
 
 
 def test_a_text_is_no_markup(browser: Any, model: af.Model, tmp_path: Path) -> None:

@@ -67,30 +67,25 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
 
 
 def test_shades_follow_the_values(browser: Any, sentence: Case) -> None:
-    """Lightness is linear in a token's share, from the lowest to the highest value of its row or of all layers."""
+    """Lightness is linear in a token's share, from the lowest to the highest value of its row."""
     trace = sentence.trace
     with opened(browser, sentence.path) as page:
         choose(page, l=4)
-        for stretched in (True, False):
-            stretch = page.get_by_label("shade each row from its lowest to its highest")
-            stretch.set_checked(stretched)
-            settle(page)
-            shown = rows_of(page)
-            for method in METHODS:
-                values = view_of(trace, method)
-                low, high = (values[3].min(), values[3].max()) if stretched else (0, values.max())
-                share = (values[3] - low) / (high - low)
-                found = [lightness(token["back"]) for token in shown[method]["tokens"]]
-                np.testing.assert_allclose(found, 0.985 + (0.36 - 0.985) * share, atol=0.012)
-            shares = sentence.edges.row() / np.abs(sentence.edges.row()).max()
-            assert shares.min() < 0  # values against the answer have a hue of their own
-            for share, token in zip(shares, shown["answer_inputs"]["tokens"], strict=True):
-                red, _, blue = (int(part) for part in re.findall(r"\d+", token["back"])[:3])
-                assert abs(share) < 0.05 or (red > blue) == (share < 0)
-                deepest = 0.42 if share < 0 else 0.36
-                assert lightness(token["back"]) == pytest.approx(0.985 + (deepest - 0.985) * abs(share), abs=0.012)
+        shown = rows_of(page)
+        for method in METHODS:
+            values = view_of(trace, method)[3]
+            share = (values - values.min()) / np.ptp(values)
+            found = [lightness(token["back"]) for token in shown[method]["tokens"]]
+            np.testing.assert_allclose(found, 0.985 + (0.36 - 0.985) * share, atol=0.012)
+        shares = sentence.edges.row() / np.abs(sentence.edges.row()).max()
+        assert shares.min() < 0  # values against the answer have a hue of their own
+        for share, token in zip(shares, shown["answer_inputs"]["tokens"], strict=True):
+            red, _, blue = (int(part) for part in re.findall(r"\d+", token["back"])[:3])
+            assert abs(share) < 0.05 or (red > blue) == (share < 0)
+            deepest = 0.42 if share < 0 else 0.36
+            assert lightness(token["back"]) == pytest.approx(0.985 + (deepest - 0.985) * abs(share), abs=0.012)
         legend = page.locator(".legend").inner_text()
-        assert "from 0 to the highest of each method over all layers" in legend
+        assert "from the lowest to the highest of each row" in legend
         assert legend.endswith("Brown values are below 0 and count against the answer.")
 
 
@@ -199,6 +194,14 @@ def test_layers(browser: Any, sentence: Case) -> None:
         page.mouse.click(cell["x"] + 3, cell["y"] + 3)
         settle(page)
         assert selection(page) == {"l": "2", "t": "1", "q": "5", "m": "flow"}
+        first_cells = (
+            page.locator('figure[data-method="flow"] svg')
+            .first.locator("rect")
+            .evaluate_all("all => all.map(r => r.getAttribute('fill'))")
+        )
+        drawn = np.array([lightness(c) for c in first_cells[1 : 1 + 6 * len(trace.tokens)]]).reshape(6, -1)
+        values = view_of(trace, "flow", 5)
+        np.testing.assert_allclose(drawn, 0.985 + (0.36 - 0.985) * values / values.max(), atol=0.012)
 
 
 def test_graph(browser: Any, sentence: Case) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attnflow.errors import AttentionWarning, InputError
+from attnflow.errors import InputError
 from attnflow.paper import agreement, data_files
 from attnflow.paper.agreement import Example, as_tokens
 
@@ -63,19 +63,6 @@ def test_the_published_linzen_file_quotes_as_csv_does(tmp_path: Path) -> None:
     assert found.words[1] == '"keys"'
 
 
-def test_the_linzen_subset(tmp_path: Path) -> None:
-    write(
-        tmp_path,
-        "s.text",
-        "the key is here <eos>\nthe keys of it have legs <eos>\nit seems so <eos>\nAre we <eos>\na b c\n",
-    )
-    write(tmp_path, "s.gold", "2\tis\tare\t0\n4\thave\thas\t1\n1\tseems\tseem\t0\n1\tAre\tIs\t0\n1\tb\tB\t0\n")
-    with pytest.warns(AttentionWarning, match=r"s\.gold: 1 of 5 lines have the same right and wrong form.* left out"):
-        found = agreement.read(tmp_path)
-    assert [e.number for e in found] == ["singular", "plural", "singular", "plural"]
-    assert found[1] == Example(("the", "keys", "of", "it"), "plural", None, "have", None, 1, None)
-
-
 def test_splits_of_the_linzen_file_are_10_1_89_and_always_the_same() -> None:
     examples = [Example((str(i),), "plural") for i in range(1000)]
     found = agreement.split_linzen(examples)
@@ -92,9 +79,6 @@ def test_rare_words_become_tags_or_unknown() -> None:
     assert as_tokens(example, {"the", "NNS", "DT"}) == ["the", "NNS", "[UNK]"]
     assert as_tokens(example, {"the", "glands", "NNS"}) == ["the", "glands", "[UNK]"]
     assert as_tokens(bare, {"the", "NNS"}) == ["the", "[UNK]"]
-    assert as_tokens(bare, {"the", "NNS"}, guess="suffix") == ["the", "NNS"]
-    with pytest.raises(InputError, match=r"guess='magic': expected None or one of 'suffix'"):
-        as_tokens(bare, {"the"}, guess="magic")
 
 
 def changed(column: str, value: str) -> str:
@@ -137,30 +121,6 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         agreement.read_agreement(write(tmp_path, "a.tsv", "verb\tnumber\nis\tsingular\n"))
 
 
-@pytest.mark.parametrize(
-    ("gold", "says"),
-    [
-        ("9\tis\tare\t0", "s.gold, line 1: the verb index is '9'; expected a word's index, 0 to 2"),
-        (
-            "0\tis\tare\t0",
-            "s.gold, line 1: the verb index is 0, so there is no word before the verb; expected at least 1",
-        ),
-        ("2\tis\tare", "s.gold, line 1 has 3 columns; expected verb index, right form, wrong form and attractors"),
-        (
-            "2\tran\trun\t0",
-            "'ran' and 'run' are not the singular and plural of one verb; expected forms such as 'is' and 'are'",
-        ),
-        ("2\tis\tare\t0\n1\tis\tare\t0", "s.text has 1 lines and s.gold has 2: expected the same number"),
-    ],
-)
-def test_subsets_that_cannot_be_used(tmp_path: Path, gold: str, says: str) -> None:
-    write(tmp_path, "s.text", "the key is\n")
-    write(tmp_path, "s.gold", gold + "\n")
-    with pytest.raises(InputError) as caught:
-        agreement.read(tmp_path)
-    assert says in str(caught.value)
-
-
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"there is no file .*none\.tsv': expected UTF-8 text, plain or compressed as \.gz, \.xz"
@@ -172,18 +132,26 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="is UTF-16: expected UTF-8"):
         agreement.read(tmp_path / "a.tsv")
-    with pytest.raises(InputError, match=r"has 0 \.text and 0 \.gold files: expected one of each"):
-        agreement.read(tmp_path)
 
 
-def test_splits_must_be_there_with_both_numbers() -> None:
-    one = Example(("a",), "plural", split="train")
-    with pytest.raises(InputError, match=r"'f' has no singular verb in the split 'train': expected both numbers"):
-        agreement.parts_of([one], "f")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("text\tlabel\na\t1\n", "has no column 'sentence': it has 'text', 'label'; expected tab-separated columns"),
+        ("sentence\tlabel\na\t2\n", "x.tsv, line 2: label is '2'; expected 0 (negative) or 1 (positive)"),
+        ("sentence\tlabel\n \t1\n", "x.tsv, line 2: the sentence is empty; expected at least one word"),
+        ("sentence\tlabel\na\t1\nb\t1\n", "has 2 lines of only one class: expected both 0 and 1"),
+    ],
+)
+def test_sst2_files_that_cannot_be_used(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "x.tsv").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        data_files.read_sst2(data_files.data_file(tmp_path, "x.tsv"))
+    assert says in str(caught.value)
     with pytest.raises(
-        InputError, match=r"'f' has no example of the split 'valid': expected a column split with train, valid and test"
+        InputError, match=r"does not contain dev\.tsv, dev\.tsv\.xz or dev\.tsv\.gz: give the folder that does"
     ):
-        agreement.parts_of([one, Example(("a",), "singular", split="train")], "f")
+        data_files.data_file(tmp_path, "dev.tsv")
 
 
 def test_downloads_say_what_failed_and_check_the_hash(tmp_path: Path) -> None:

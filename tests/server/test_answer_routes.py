@@ -19,6 +19,7 @@ import attnflow as af
 from attnflow.server import edits, writing
 from attnflow.server.app import Server
 from attnflow.server.limits import Limits, Refusal
+from attnflow.server.queue import Job
 from attnflow.server.service import Served, served
 from attnflow.view.answer_page import document_of
 from helpers.answers import decoder
@@ -58,50 +59,43 @@ def test_an_answer_is_what_the_library_answers(server: Server, writer: Served) -
     assert ask(server, "GET", f"{at}/result").json == plain(document_of(expected, "sentence", 0, None))
 
 
-def test_the_answer_so_far_is_there_while_it_is_written(
+def test_the_text_so_far_is_there_while_it_is_written(
     server: Server, writer: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))  # publish every token
     step, go = threading.Event(), threading.Event()
-    page_of = writing.page_of
+    publish = Job.publish
 
-    def stepwise(answer: Any, *method: Any) -> Any:
-        if len(answer.ids) == 3:  # by now, the first two are published
+    def stepwise(job: Job, partial: bytes) -> None:
+        publish(job, partial)
+        if job.partials == 2:
             step.set()
             go.wait(20)
-        return page_of(answer, *method)
 
-    monkeypatch.setattr(writing, "page_of", stepwise)
+    monkeypatch.setattr(Job, "publish", stepwise)
     body = {"model": "writer", "text": PROMPT + " ", "tokens": 4}
     at = f"/api/jobs/{ask(server, 'POST', '/api/answers', body).json['id']}"
     try:
         assert step.wait(20)
         state = ask(server, "GET", at).json
-        assert (state["state"], state["stage"], state["done"], state["total"]) == ("running", "writing", 3, 4)
+        assert (state["state"], state["stage"], state["done"], state["total"]) == ("running", "writing", 2, 4)
         assert state["partials"] == 2
         grown = ask(server, "GET", f"{at}/partial").json
     finally:
         go.set()
     until(lambda: ask(server, "GET", at).json["state"] == "done")
-    whole = ask(server, "GET", f"{at}/result").json
-    assert grown["answer"]["tokens"] == whole["answer"]["tokens"][:2] and len(whole["answer"]["tokens"]) == 4
-    logs = grown["answer"]["logProbabilities"]
-    assert logs == pytest.approx(whole["answer"]["logProbabilities"][:2], abs=1e-6)
-    assert grown["format"] == "attnflow-answer" and grown["prompt"] == whole["prompt"]
+    expected = writer.model.answer([{"role": "user", "content": PROMPT + " "}], max_new_tokens=4)
+    assert grown == {"text": writer.model.tokenizer.decode(expected.ids[:2])}
+    assert ask(server, "GET", f"{at}/result").json["answer"]["tokens"] == plain(expected.tokens)
 
 
-def test_an_answer_is_cancelled_while_it_is_written(
-    server: Server, writer: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_is_cancelled_while_it_is_written(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
-    def slow(answer: Any, *method: Any) -> Any:
+    def slow(job: Job, partial: bytes) -> None:
         begun.set()
         time.sleep(0.01)
-        return {}
 
-    monkeypatch.setattr(writing, "page_of", slow)
-    monkeypatch.setattr("attnflow.answering.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(Job, "publish", slow)
     body = {"model": "writer", "text": "a b", "tokens": 100}
     at = f"/api/jobs/{ask(server, 'POST', '/api/answers', body).json['id']}"
     assert begun.wait(20)

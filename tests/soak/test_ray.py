@@ -196,7 +196,7 @@ def test_a_gpu_that_torch_does_not_see(corpus: Path, cluster: Cluster, tmp_path:
     done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", cluster[0], "--workers", "1")
     assert done.stderr == (
         "attnflow: a worker has a GPU, but torch does not see it there: install torch with CUDA on every machine, or "
-        'give --device "cpu"\n'
+        'give device="cpu"\n'
     )
     assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
 
@@ -346,7 +346,7 @@ def test_an_address_of_nothing(corpus: Path, tmp_path: Path) -> None:
         address = f"127.0.0.1:{held.getsockname()[1]}"
         done = explain(corpus, tmp_path / "out", "--ray", "--ray-address", address)
     assert done.stderr == (
-        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give --ray-address of a running cluster\n"
+        f"attnflow: no Ray cluster answers at {address!r} (Connection refused): give ray_address= of a running cluster\n"
     )
     assert (done.returncode, done.stdout) == (1, "")
 

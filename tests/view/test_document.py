@@ -262,7 +262,7 @@ def test_certificates_are_of_the_strongest_words_of_the_opening_query(model: Any
             lambda t: page.of_weights(np.ones((1, 1, 3, 4)) / 4),
             "weights have shapes (1, 3, 4): expected [head, query, key] in every layer, with as many queries as keys, for one text",
         ),
-        (lambda t: page.of_weights(np.ones((1, 2, 1, 3, 3)) / 3), "weights have shapes (1, 1, 3, 3), (1, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, for one text"),
+        (lambda t: page.of_weights([np.ones((2, 1, 3, 3)) / 3] * 2), "weights have shapes (2, 1, 3, 3), (2, 1, 3, 3): expected [head, query, key] in every layer, with as many queries as keys, for one text"),
         (lambda t: document.of_trace(t, query=[]), "query=[]: expected a position, a token, or several of them"),
         (lambda t: document.of_trace(object()), 'a page of a object: expected a trace with a graph (memory="graph")'),
     ],
@@ -426,7 +426,7 @@ def test_a_document_says_why_its_rows_must_not_be_read() -> None:
     assert own["query"] is None and own["notes"]["flow"] == [[]] * 5 + [list(trace.flow().reliability)]
 
 
-@pytest.mark.parametrize("options", [{"residual": "measured"}, {"sinks": "residual"}, {"receptive_field": "layer"}])
+@pytest.mark.parametrize("options", [{"sinks": "residual"}, {"receptive_field": "layer"}])
 def test_what_a_page_cannot_compute_is_a_page_of_its_values(trace: Any, options: Any) -> None:
     result = trace.rollout(layer=-1, **options)
     shown = page.of_result(result).document
@@ -439,6 +439,7 @@ def test_arrays_alone() -> None:
     random = np.random.default_rng(0)
     weights = random.dirichlet(np.ones(4), (2, 3, 4))
     found = page.of_weights(weights, list("abcd")).document
+    assert page.of_weights(tuple(weights[:, None]), list("abcd")).document == found  # transformers' batch of one
     graph = af.attention_graph(weights)
     assert np.allclose(unpacked(found["methods"]["subwords"]["flow"]["values"]), af.flow(graph), atol=1e-6)
     assert found["state"]["query"] == 0 and not found["causal"]

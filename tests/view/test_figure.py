@@ -14,8 +14,7 @@ import pytest
 from attnflow import TokenAttention
 from attnflow.errors import AttentionWarning, InputError
 from attnflow.paper.figures import pronoun_figure
-from attnflow.paper.pronoun_data import FIGURE_4
-from attnflow.paper.pronouns import MaskedPronoun
+from attnflow.paper.pronouns import FIGURE_4, MaskedPronoun
 from attnflow.view import sheet
 from attnflow.view.figure import correlation_curves, layer_maps, layered_graph, save
 

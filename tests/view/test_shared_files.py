@@ -46,7 +46,7 @@ def test_no_saved_format_tells_the_folder_of_the_model(folder: Path, tmp_path: P
     texts = tmp_path / "a private place" / "texts.txt"
     texts.write_text(f"{TEXT}\nthe keys\n")
     explain_corpus(texts, out / "corpus", str(folder), methods=("raw", "rollout"))
-    (report,) = corpus_page.write(out / "corpus", texts=1)
+    corpus_page.write(out / "corpus")
     saved: dict[str, Any] = {path.name: content(path) for path in out.rglob("*") if path.is_file()}
     assert len(saved) == 17
     for name, data in saved.items():
@@ -54,15 +54,3 @@ def test_no_saved_format_tells_the_folder_of_the_model(folder: Path, tmp_path: P
         if name.endswith(("json", "npz", "csv", "html", "jsonl")) and name != "comparison.csv":
             assert b"mine" in data, name
     assert str(folder).encode() not in saved["_manifest.jsonl"]  # it has the path of the texts, for --resume
-    assert (
-        b"the rows were explained by the model 'mine', and there is no folder of that name; give the report"
-        in report.read_bytes()
-    )
-
-
-def test_a_report_finds_a_model_by_its_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = tmp_path / "texts.txt"
-    texts.write_text(f"{TEXT}\nthe keys\n")
-    explain_corpus(texts, tmp_path / "out", str(folder), methods=("raw", "rollout"))
-    monkeypatch.chdir(folder.parent)
-    assert len(corpus_page.write(tmp_path / "out", texts=1)) > 1

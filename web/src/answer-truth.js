@@ -100,8 +100,6 @@ export function truths(page) {
     ranked,
     agrees,
     ask,
-    /** Drop all results, because the answer has grown. */
-    forget: () => answers.clear(),
     listen: (/** @type {() => void} */ listener) => void listeners.push(listener),
   };
 }

@@ -12,7 +12,7 @@ import { truths } from "./answer-truth.js";
 import { el } from "./draw.js";
 import { shortName, showPanels, switched, topOf } from "./frame.js";
 
-/** @import { AnswerData, AnswerDocument, AnswerPage, AnswerServer, Piece, ShownAnswer } from "./types" */
+/** @import { AnswerData, AnswerDocument, AnswerPage, AnswerServer, ShownAnswer } from "./types" */
 
 /** The selection. s: span, u: unit, h: hops, a: shade unshaded tokens too, n: all units in the table, d: Details are open.
  *
@@ -27,9 +27,6 @@ const defaultsOf = (data) => ({
   d: "",
 });
 
-/** @param {Piece[]} some @param {Piece[]} others */
-const isSame = (some, others) => some.length === others.length && some.every(([text], i) => text === others[i][0]);
-
 /** Show the page of an answer in an element.
  *
  * @param {HTMLElement} root
@@ -39,32 +36,14 @@ const isSame = (some, others) => some.length === others.length && some.every(([t
  * @returns {Promise<ShownAnswer>}
  */
 export async function mountAnswer(root, doc, prefix = "", server = null) {
-  const shown = show(root, await readAnswer(doc), prefix, server),
-    { page } = shown;
-  let latest = 0;
-  return {
-    state: page.state,
-    async update(longer) {
-      const number = ++latest,
-        data = await readAnswer(longer);
-      if (number !== latest || page.signal.aborted) return; // a longer answer has arrived
-      const { prompt } = page.data;
-      if (isSame(prompt.pieces, data.prompt.pieces)) data.prompt = prompt; // keeps what is on screen
-      page.data = data;
-      page.truth.forget();
-      shown.update();
-    },
-    close: () => shown.close(),
-  };
+  const shown = show(root, await readAnswer(doc), prefix, server);
+  return { state: shown.page.state, close: () => shown.close() };
 }
 
 /** @param {HTMLElement} root @param {AnswerData} data @param {string} prefix @param {AnswerServer | null} server */
 function show(root, data, prefix, server) {
-  /** @type {AnswerPage} */
-  let shownPage;
-  const current = () => shownPage?.data ?? data;
   const isSpan = (/** @type {string} */ text) =>
-    !text || (/^\d+(-\d+)?$/.test(text) && Math.max(...text.split("-").map(Number)) <= current().whole.to);
+    !text || (/^\d+(-\d+)?$/.test(text) && Math.max(...text.split("-").map(Number)) <= data.whole.to);
   const isHops = (/** @type {string} */ text) => !text || text === "all" || /^\d{1,4}$/.test(text);
   const binary = ["", "1"];
   return showPanels(root, {
@@ -83,7 +62,6 @@ function show(root, data, prefix, server) {
     },
     head: (theme) => topOf([shortName(data.provenance.model)], data.provenance.model ?? null, theme),
     fill: (page) => {
-      shownPage = page;
       page.truth = truths(page);
       const lead = headline(page),
         line = answerLine(page),

@@ -1,4 +1,4 @@
-// One form of the app and the page below it: of a text, or of an answer that grows.
+// One form of the app and the page below it: of a text, or of an answer, whose text is shown while it is written.
 import { mountAnswer } from "./answer.js";
 import { editRow } from "./app-edit.js";
 import { NAMES, makeForm, staleness } from "./app-form.js";
@@ -47,9 +47,10 @@ export function makeSlot(prefix, models, first, on) {
   const empty = el("p", { class: "empty" }),
     loading = el("div", { class: "skeleton", "aria-hidden": "true", hidden: true }, el("i"), el("i"), el("i"));
   const note = el("p", { class: "stale-note", role: "status", hidden: true }),
+    growing = el("p", { class: "growing", hidden: true }),
     tools = el("div", { class: "tools" }),
     body = el("div", { class: "body" }, empty, loading);
-  const node = el("div", { class: "slot" }, form.node, note, tools, body);
+  const node = el("div", { class: "slot" }, form.node, note, growing, tools, body);
   grey();
 
   /** Grey out results that do not match the form, and say what they are for. */
@@ -126,6 +127,7 @@ export function makeSlot(prefix, models, first, on) {
     stop.hidden = false;
     loading.hidden = Boolean(shown);
     empty.hidden = true;
+    growing.hidden = true;
     progress.begin();
     grey();
     try {
@@ -148,13 +150,18 @@ export function makeSlot(prefix, models, first, on) {
         if (before !== shown || !begun) on.shown(shown, isNew);
         begun = true;
         isNew = false;
+        growing.hidden = true;
         loading.hidden = true;
         grey();
+      };
+      const grow = async (/** @type {{ text: string }} */ { text }) => {
+        growing.textContent = text;
+        growing.hidden = false;
       };
       const result = await resultOf(mine, answers ? "/api/answers" : "/api/jobs", question, {
         isWanted,
         tell: (now) => progress.tell(now, begun && !answers ? "filling in: " : ""),
-        show,
+        show: answers ? grow : show,
       });
       if (!result || !isWanted()) return;
       await show(result);
@@ -222,19 +229,10 @@ export function makeSlot(prefix, models, first, on) {
 
   /** @param {Question} question @param {() => boolean} isWanted */
   function answerShower(question, isWanted) {
-    /** @type {import("./types").ShownAnswer | null} */
-    let mounted = null;
-    /** @type {Shown | null} */
-    let own = null;
     return {
       read: async (/** @type {AnswerDocument} */ doc) => doc,
       put: async (/** @type {AnswerDocument} */ doc) => {
-        if (mounted && own) {
-          await mounted.update(doc);
-          if (own.state !== mounted.state) own = { ...own, state: mounted.state };
-          return own;
-        }
-        const box = el("div", { class: "grown" });
+        const box = el("div");
         shown?.close();
         tools.replaceChildren();
         body.replaceChildren(empty, loading, box);
@@ -242,15 +240,11 @@ export function makeSlot(prefix, models, first, on) {
         const now = await mountAnswer(box, doc, prefix, {
           leaveOut: (source) => ask("POST", "/api/leave-out", { ...question, ...source }),
         });
-        if (!isWanted()) {
-          now.close();
-          box.remove();
-          shown = null;
-          return null;
-        }
-        mounted = now;
-        own = { box, state: now.state, page: null, close: () => now.close() };
-        return own;
+        if (isWanted()) return { box, state: now.state, page: null, close: () => now.close() };
+        now.close();
+        box.remove();
+        shown = null;
+        return null;
       },
     };
   }

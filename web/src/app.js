@@ -4,7 +4,6 @@ import { boot } from "./boot.js";
 import { read } from "./data.js";
 import { el, button } from "./draw.js";
 import { mount } from "./page.js";
-import { pairView } from "./pair-view.js";
 
 /** @import { Model } from "./app-form.js" */
 /** @import { Shown } from "./app-slot.js" */
@@ -16,15 +15,12 @@ const SHARED = ["q", "t", "u", "s", "v", "m", "l", "a", "x", "d"];
 function application(root, models) {
   /** @type {ReturnType<typeof makeSlot>[]} */
   const slots = [];
-  const columns = el("div", { class: "slots" }),
-    difference = el("div", { class: "difference" });
+  const columns = el("div", { class: "slots" });
   const more = button("compare with another text or model", () => open("b.", slots[0].text()).focus(), {
     class: "more",
   });
   /** @type {Shown[]} */
   let together = [];
-  /** @type {ReturnType<typeof pairView> | null} */
-  let pair = null;
   root.removeAttribute("aria-busy");
   root.classList.add("app");
   root.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
@@ -36,7 +32,6 @@ function application(root, models) {
       el("span", { class: "hint" }, "runs on this machine; no data leaves it"),
       more,
     ),
-    difference,
     columns,
   );
 
@@ -75,10 +70,7 @@ function application(root, models) {
 
   /** Use one theme for both pages and the app around them. @param {Shown} shown */
   function dress({ box }) {
-    if (slots.some((slot) => slot.shown()?.box === box)) {
-      root.dataset.theme = box.dataset.theme;
-      pair?.paint();
-    }
+    if (slots.some((slot) => slot.shown()?.box === box)) root.dataset.theme = box.dataset.theme;
   }
 
   /** @type {WeakSet<Element>} */
@@ -101,14 +93,9 @@ function application(root, models) {
     if (fresh && other && together.length) follow(shown, other, SHARED);
   }
 
-  /** Show the difference above two pages; pages with the same tokens share their selection. */
+  /** Let two pages with the same tokens share their selection. */
   function link() {
     const [a, b] = slots.map((slot) => slot.shown());
-    pair?.close();
-    const [left, right] = [a, b].map((one) => one?.page?.page.data);
-    pair = left && right && !left.patches && !right.patches ? pairView(left, right) : null; // no words in images
-    difference.replaceChildren(...(pair ? [pair.node] : []));
-    pair?.paint();
     const unitsOf = (/** @type {Shown} */ { page }) => JSON.stringify(page?.page.data.units);
     const both = (together = a?.page && b?.page && unitsOf(a) === unitsOf(b) ? [a, b] : []);
     for (const one of both)

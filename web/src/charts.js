@@ -1,5 +1,4 @@
 import { el, svg, between, label, textWidth } from "./draw.js";
-import { many } from "./frame.js";
 
 /** @import { Attributes, Child, Interval, Mark, PanelsPage } from "./types" */
 
@@ -181,38 +180,4 @@ export function linesChart(page, width, title, parts) {
   }
   const high = Math.max(foot + 36, (narrow ? foot + 46 : 24) + (narrow ? 16 : 17) * names.length);
   return chart(page, [width, high], title, [axis, lines, spans, legend], [flip ? bands.reverse() : bands]);
-}
-
-/** A bar chart of counts of texts.
- *
- * @param {PanelsPage} page
- * @param {number} width
- * @param {string} title
- * @param {[string, number][]} bars name of the range, count
- * @param {[number, string][]} marks texts at places between bars, from 0 to their number
- * @param {number | null} [middle]
- */
-export function barsChart(page, width, title, bars, marks, middle = null) {
-  const foot = 110,
-    most = Math.max(...bars.map(([, n]) => n)) || 1;
-  const x = (/** @type {number} */ i) => 8 + (i / bars.length) * (width - 16),
-    high = (/** @type {number} */ n) => (n ? Math.max(1, (n / most) * (foot - 18)) : 0);
-  const axis = [
-    path(`M8 ${foot}H${width - 8}`),
-    apart(
-      marks.map(([i, text]) => [between(14, x(i), width - 14), text]),
-      foot + 12,
-    ),
-    tick(8, 8, `highest: ${many(most, "text")}`, "start"),
-  ];
-  const cells = bars.map(([name, n], i) => {
-    const [left, size] = [x(i), x(i + 1) - x(i)];
-    const all = svg("rect", { x: left, width: size, y: 0, height: foot, fill: "transparent" });
-    const place = { x: left + 0.5, width: size - 1, y: foot - high(n), height: high(n) };
-    return marked([name, many(n, "text")], "cell", all, svg("rect", { ...place, class: "count" }));
-  });
-  const [node, list] = chart(page, [width, foot + 22], title, axis, [cells]);
-  if (middle !== null)
-    node.append(path(`M${x(middle)} 16V${foot}`, { stroke: "var(--ink)", "stroke-dasharray": "4 3" }));
-  return [node, list];
 }

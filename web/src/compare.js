@@ -61,24 +61,13 @@ export function comparePanel(page) {
   );
   const tableBox = el("div", { class: "numbers" });
   let all = false;
-  const stretch = el("input", {
-    type: "checkbox",
-    onchange: (event) => state.set({ cs: event.target.checked ? 1 : 0 }),
-  });
   const legend = el("p", { class: "legend" }),
     notes = el("ul", { class: "notes" }),
     hint = el("p", { class: "hint" });
   const node = el(
     "section",
     { class: "panel", "data-panel": "compare", tabindex: "-1" },
-    el(
-      "header",
-      {},
-      el("h2", {}, "Compare"),
-      hint,
-      el("label", {}, stretch, " shade each row from its lowest to its highest"),
-      exportMenu(page, "compare", null, csvRows),
-    ),
+    el("header", {}, el("h2", {}, "Compare"), hint, exportMenu(page, "compare", csvRows)),
     rowsBox,
     legend,
     notes,
@@ -94,13 +83,12 @@ export function comparePanel(page) {
     table = page.methods.map((method) => {
       const own = page.values(method.name);
       if (!own) return { ...method, values: null };
-      const across = method.importance ? [own.row] : own.rows;
       const cut = (/** @type {Float64Array} */ row) => at.inputs.map((i) => row[i]);
       // scale an image's patches without the class token, whose own value would leave them all pale
       const [height, width] = patchesOf(data),
         first = data.patches ? at.tokens.length - height * width : 0;
       const scaled = (/** @type {Float64Array} */ row) => cut(row).filter((_, place) => at.inputs[place] >= first);
-      const [low, high] = state.get().cs ? extent([scaled(own.row)], true) : extent(across.map(scaled), false);
+      const [low, high] = extent([scaled(own.row)], true);
       const values = cut(own.row);
       return { ...method, values, shares: shares(values, low, high), exact: own.exact };
     });
@@ -184,16 +172,11 @@ export function comparePanel(page) {
     const at = page.now(),
       colours = page.colours();
     gather();
-    stretch.checked = !!state.get().cs;
     hint.textContent =
       data.levels.length || data.layers.length > 1 ? `what ${at.queryName} at ${at.layerName} comes from` : "";
     for (const method of table) paintRow(method, at, colours);
     const against = valued().some(({ importance, values }) => importance && values.some((v) => v < 0));
-    legend.textContent = `${
-      state.get().cs
-        ? "Stronger colours are higher values, from the lowest to the highest of each row."
-        : "Stronger colours are higher values, from 0 to the highest of each method over all layers."
-    }${against ? " Brown values are below 0 and count against the answer." : ""}`;
+    legend.textContent = `Stronger colours are higher values, from the lowest to the highest of each row.${against ? " Brown values are below 0 and count against the answer." : ""}`;
     notes.replaceChildren(
       ...(data.notes[at.unit] ?? []).map((line) => el("li", {}, line)),
       ...cautions(at).map((line) => el("li", { class: "reliability" }, line)),
@@ -386,7 +369,7 @@ export function comparePanel(page) {
     /** @param {Changed} changed */
     update(changed) {
       if (touched(changed, "u", "s")) build();
-      if (touched(changed, "u", "s", "q", "l", "t", "cs", "theme", "rows")) paint();
+      if (touched(changed, "u", "s", "q", "l", "t", "theme", "rows")) paint();
       else if (touched(changed, "o")) drawTable();
     },
   };

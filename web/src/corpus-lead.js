@@ -1,8 +1,7 @@
 import { shadeStyle, shares, extent } from "./colour.js";
 import { decimals } from "./charts.js";
-import { el, flattened, percent, plainToken, tokenLine, tokenNodes } from "./draw.js";
+import { el, flattened, plainToken, tokenLine, tokenNodes } from "./draw.js";
 import { many, pick, switched, checks } from "./frame.js";
-import { isWeak, times, unit } from "./corpus-charts.js";
 
 /** @import { Child, Corpus, CorpusContext, CorpusGroup, CorpusPage, CorpusSplit, GroupWord } from "./types" */
 
@@ -14,11 +13,8 @@ const METHODS = {
   raw: (layer) => `the attention of layer ${layer.slice(1)}`,
   rollout: (layer) => `attention multiplied down from layer ${layer.slice(1)}`,
   flow: (layer) => `the most attention that could flow down from layer ${layer.slice(1)}`,
-  joint_flow: (layer) => `shares of one maximum flow of attention down from layer ${layer.slice(1)}`,
   answer_inputs: () => "what each input contributes to the answer, followed through all layers",
   answer_rows: () => "what the answering position reads from each input",
-  gather: () => "what edges carried to the answer, each followed down to the input",
-  columns: () => "what edges carried to the answer, each counted at the position it starts from",
   blank_out: () => "how much the answer changes when a token is blanked out",
   gradient: () => "how much the answer changes with the embedding of a token",
   integrated_gradients: () => "gradients added up along the way from a blank text",
@@ -85,7 +81,7 @@ function shownGroups({ corpus, state }) {
 function headline({ corpus, state }) {
   const words = wordsOfAll(corpus, state.get().v, false).slice(0, 3);
   if (!words.length)
-    return `Across ${many(corpus.scored, "text")}, no ${unit(corpus)} occurs often enough (${corpus.least} times) to be named.`;
+    return `Across ${many(corpus.scored, "text")}, no ${corpus.unit} occurs often enough (${corpus.least} times) to be named.`;
   const named = words.map(({ text }) => el("strong", {}, el("bdi", {}, plainToken(text))));
   const between = words.map((_, i) => (i === 0 ? "" : i === words.length - 1 ? " and " : ", "));
   return [
@@ -111,14 +107,11 @@ function verb({ about_answer: about, answers, edges, span }, method) {
 function reason({ corpus, state }) {
   const { v } = state.get(),
     { layer } = corpus.lead;
-  const weak = isWeak(corpus, v, layer)
-    ? ` It hardly distinguishes ${unit(corpus)}s here: the largest is only ${times(corpus.ratio[v][layer] ?? NaN)} times the smallest.`
-    : "";
   const edges = corpus.edges && !["answer_inputs", "answer_rows"].includes(v) ? ` (edges: ${corpus.edges})` : "";
   const said = `By ${v}, ${METHODS[v]?.(layer) ?? v}${edges}`;
-  if (!corpus.about_answer.includes(v)) return `${said}: where the model looks, not what its answer rests on.${weak}`;
+  if (!corpus.about_answer.includes(v)) return `${said}: where the model looks, not what its answer rests on.`;
   const sign = corpus.signed.includes(v) ? " Values below zero count against the answer." : "";
-  return `${said}.${sign}${weak}`;
+  return `${said}.${sign}`;
 }
 
 /** One word as a button that shows it in context, with a bar.
@@ -162,28 +155,9 @@ function wordButton(page, key, one, most, chosen) {
   );
 }
 
-/** Say what the lists leave out, with its share of the total: a first token that is a sink, the explained position, and
- * special tokens if they are shown.
- *
- * @param {CorpusPage} page
- */
-function apartLine({ corpus, state }) {
-  const { v, s } = state.get(),
-    { first, query } = corpus.apart;
-  const marks = s ? corpus.listOf(v, corpus.lead.layer, "").filter(({ special }) => special) : [];
-  const named = [
-    first && `the first token ${percent(first[v], 1)}`,
-    query && `the explained position ${percent(query[v], 1)}`,
-    ...marks.slice(0, 3).map(({ text, share }) => `${plainToken(text)} ${percent(share, 1)}`),
-  ].filter(Boolean);
-  return named.length
-    ? el(
-        "p",
-        { class: "apart" },
-        `Not listed (share of all ${corpus.about_answer.includes(v) ? "scores" : "attention"}): ${named.join(", ")}`,
-      )
-    : null;
-}
+/** Say what the lists leave out that a reader would miss. @param {CorpusPage} page */
+const apartLine = ({ corpus }) =>
+  corpus.sink ? el("p", { class: "apart" }, "Not listed: the first token, an attention sink") : null;
 
 /** @param {CorpusPage} page @param {ReturnType<typeof shownGroups>} groups @param {string} chosen */
 function listsOf(page, groups, chosen) {
@@ -204,7 +178,7 @@ function listsOf(page, groups, chosen) {
             { "aria-label": title || "all texts" },
             words.map((one) => wordButton(page, key, one, most, chosen)),
           )
-        : el("p", { class: "empty" }, `No ${unit(corpus)} occurs often enough.`),
+        : el("p", { class: "empty" }, `No ${corpus.unit} occurs often enough.`),
     ),
   );
 }
@@ -309,12 +283,11 @@ function controlsOf(page) {
   page.follow(() => (by.value = page.state.get().b));
   const order = switched(page, "words", "x", { most: "most", differs: "what differs" });
   page.follow(() => order.toggleAttribute("hidden", page.state.get().b === ""));
-  const others = corpus.types.special || corpus.types.punctuation;
   return [
     corpus.splits.length ? el("label", {}, "split ", by) : null,
     pick(page, "method", "v", corpus.methods),
     corpus.splits.length ? order : null,
-    others ? checks(page, "tokens", "s", [["1", "punctuation and special tokens"]]) : null,
+    corpus.types.punctuation ? checks(page, "tokens", "s", [["1", "punctuation"]]) : null,
   ];
 }
 

@@ -3,7 +3,7 @@ import { keepControls } from "./share.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 
-/** @import { Child, Choices, PanelsPage, Provenance, Section } from "./types" */
+/** @import { Child, Choices, PanelsPage, Section } from "./types" */
 
 /** @param {number} n @param {string} name */
 export const many = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
@@ -33,24 +33,11 @@ export function topOf(facts, title, ...controls) {
   return el("header", { class: "top" }, brand, el("div", { class: "controls" }, controls));
 }
 
-/** @param {Provenance} provenance @param {HTMLElement} theme */
-export function panelsTop({ model, revision, dtype }, theme) {
-  const name = shortName(model),
-    commit = revision?.replace(/^([0-9a-f]{12})[0-9a-f]+$/, "$1");
-  return topOf([name, commit, dtype], model === name ? null : (model ?? null), theme);
-}
-
 /** @param {string} name @param {string} title @param {string} hint @param {Child} controls @param {...Child} body */
 export function panel(name, title, hint, controls, ...body) {
   const top = el("header", {}, el("h2", {}, title), controls);
   return el("section", { class: "panel", "data-panel": name }, top, el("p", { class: "hint" }, hint), body);
 }
-
-/** Mark an element that may scroll sideways; `markEdges` shows at its edges that there is more.
- *
- * @param {HTMLElement} box
- */
-export const sideways = (box) => el("div", { class: "sideways" }, box);
 
 /** A table that may scroll sideways.
  *
@@ -58,14 +45,7 @@ export const sideways = (box) => el("div", { class: "sideways" }, box);
  * @param {HTMLTableElement} table
  */
 export const wideTable = (name, table) =>
-  sideways(el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": name }, table));
-
-/** @param {Element} box */
-function markEdges(box) {
-  const beyond = box.scrollWidth - box.clientWidth - box.scrollLeft;
-  box.parentElement?.classList.toggle("more-left", box.scrollLeft > 1);
-  box.parentElement?.classList.toggle("more-right", beyond > 1);
-}
+  el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": name }, table);
 
 /** A menu for one name of the state, the same in every panel that has it.
  *
@@ -182,13 +162,9 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
     for (const section of lead ?? []) if (isTouched(section)) section.draw();
     if (!lead || page.state.get().open)
       for (const section of sections) if (isTouched(section) || (lead && changed?.has("open"))) section.draw();
-    node.querySelectorAll(".scroll").forEach(markEdges);
     node.dataset.settled = node.dataset.updated = String(Number(node.dataset.updated ?? 0) + 1);
   }
   state.listen(update);
-  const onscroll = (/** @type {Event} */ { target }) =>
-    target instanceof Element && target.classList.contains("scroll") && markEdges(target);
-  node.addEventListener("scroll", onscroll, { capture: true, passive: true }); // does not bubble
   let width = node.clientWidth;
   const resized = new ResizeObserver(() => {
     if (Math.abs(node.clientWidth - width) < 8) return;
@@ -204,5 +180,5 @@ export function showPanels(root, { kind, subject, defaults, allowed, head, fill,
     resized.disconnect();
     root.replaceChildren();
   }
-  return { page, update, close };
+  return { page, close };
 }

@@ -113,12 +113,7 @@ export function graphPanel(page) {
   const node = el(
     "section",
     { class: "view", "data-view": "graph" },
-    el(
-      "header",
-      {},
-      note,
-      exportMenu(page, "graph", (colours) => (data.hasWeights ? draw(colours).node : null), csvRows),
-    ),
+    el("header", {}, note, exportMenu(page, "graph", csvRows)),
     holder,
     summary,
   );

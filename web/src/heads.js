@@ -27,7 +27,7 @@ export function headsPanel(page) {
       {},
       pick,
       el("p", { class: "hint" }, "one row per layer, one column per head; each strip is the text"),
-      exportMenu(page, "heads", null, csvRows),
+      exportMenu(page, "heads", csvRows),
     ),
     holder,
     detail,

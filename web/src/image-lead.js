@@ -60,7 +60,7 @@ export function imageLead(page, lead) {
     "figure",
     { class: "image-lead", style: `--ratio:${(wide / high).toFixed(4)}` },
     el("div", { class: "frame" }, picture && greyed(picture), grid),
-    el("figcaption", {}, says, scale, data.picture ? wordPick(page, data.picture.places) : ""),
+    el("figcaption", {}, says, scale),
   );
   /** @type {Shown | null} */
   let shown = null;
@@ -200,35 +200,4 @@ export function greyed(picture) {
   context.filter = "grayscale(1) contrast(0.9) brightness(1.05)";
   context.drawImage(picture, 0, 0, canvas.width, canvas.height);
   return canvas;
-}
-
-/** A menu: show the patches of the answer, or of a word that comes after the image.
- *
- * @param {Page} page
- * @param {number[]} places
- */
-function wordPick(page, places) {
-  const { data, state } = page,
-    { tokens, special } = data.units.subwords;
-  const words = tokens
-    .map((_, i) => i)
-    .filter((i) => !special[i] && !places.includes(i) && (!data.causal || i > places[0]));
-  const pick = el(
-    "select",
-    {
-      onchange: (event) => {
-        const q = Number(event.target.value);
-        state.set(q < 0 ? { q: data.state.query ?? 0, a: "" } : { q, a: "rollout" });
-      },
-    },
-    el("option", { value: -1 }, "the answer"),
-    words.map((i) => el("option", { value: i }, plainToken(tokens[i]))),
-  );
-  const paint = () => {
-    const { q, a } = state.get();
-    pick.value = a && words.includes(q) ? String(q) : "-1";
-  };
-  state.listen(paint);
-  paint();
-  return el("label", {}, "patches of ", pick);
 }

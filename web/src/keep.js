@@ -60,21 +60,24 @@ function csv(rows) {
  *
  * @param {Exported} page
  * @param {string} name
- * @param {((colours: Palette) => SVGElement | null) | null} make null if there is no figure; returns null if there is nothing to draw
+ * @param {(colours: Palette) => SVGElement | null} make returns null if there is nothing to draw
  * @param {() => Cells[]} rows
  * @returns {Record<string, () => void | Promise<void>>}
  */
 export function exportsOf(page, name, make, rows) {
-  const paper = () => make?.(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
+  const paper = () => make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
   return {
-    ...(make && {
-      SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
-      PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
-    }),
-    CSV: () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv"),
-    JSON: () => download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), page), null, 1), "application/json"),
+    SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
+    PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
+    ...dataOf(page, name, rows),
   };
 }
+
+/** Return functions that save numbers, by file type. @param {Exported} page @param {string} name @param {() => Cells[]} rows */
+const dataOf = (page, name, rows) => ({
+  CSV: () => download(`attnflow-${name}.csv`, csv(rows()), "text/csv"),
+  JSON: () => download(`attnflow-${name}.json`, JSON.stringify(asObjects(rows(), page), null, 1), "application/json"),
+});
 
 /** The buttons of a menu, which report success or failure.
  *
@@ -102,16 +105,10 @@ export function savingButtons(works, name, announce) {
   );
 }
 
-/** The export menu of a panel.
- *
- * @param {Exported} page
- * @param {string} name
- * @param {((colours: Palette) => SVGElement | null) | null} make
- * @param {() => Cells[]} rows
- */
-export function exportMenu(page, name, make, rows) {
+/** The export menu of a panel: its numbers. @param {Exported} page @param {string} name @param {() => Cells[]} rows */
+export function exportMenu(page, name, rows) {
   const summary = el("summary", { "aria-label": `export ${name}` }, "export");
-  const buttons = savingButtons(exportsOf(page, name, make, rows), name, page.announce);
+  const buttons = savingButtons(dataOf(page, name, rows), name, page.announce);
   return el("details", { class: "export", "data-name": name }, summary, el("div", {}, buttons));
 }
 

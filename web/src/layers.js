@@ -206,7 +206,7 @@ export function layersPanel(page) {
       {},
       el("h2", {}, "Layers"),
       el("p", { class: "hint" }, "one row per layer, one column per token; click a cell to select both"),
-      exportMenu(page, "layers", null, csvRows),
+      exportMenu(page, "layers", csvRows),
     ),
     small,
     el(
@@ -215,7 +215,7 @@ export function layersPanel(page) {
       el("h3", {}, "One layer, every query"),
       pick,
       note,
-      exportMenu(page, "map", null, mapRows),
+      exportMenu(page, "map", mapRows),
     ),
     whole,
   );

@@ -4,7 +4,6 @@ import { leadOf } from "./headline.js";
 import { textFigure } from "./keep.js";
 import { answerName, originFigure } from "./origin.js";
 import { patchFigure } from "./patches.js";
-import { heard, soundFigure, wordOf } from "./sound-lead.js";
 
 /** @import { Cells, Page, Palette, ValuedRow } from "./types" */
 
@@ -20,8 +19,6 @@ export function leadFigure(page, title, colours = PALETTES.light) {
   const lead = leadOf(page),
     at = page.now(),
     { data } = page;
-  if (data.sound)
-    return soundFigure(data.sound, heard(page, data.sound, lead), wordOf(page), colours, plainToken(title, 110));
   if (!lead) return null;
   const places = at.tokens.map((_, i) => i).filter((i) => !at.special[i]),
     chosen = data.patches ? at.inputs : places.length ? places : at.tokens.map((_, i) => i);

@@ -4,7 +4,6 @@ import { brush, button, closest, el, number, percent, plainToken, readable } fro
 import { apartOf, disagreement, leadOf, ranked, recommended, restsOn, speaksAgainst } from "./headline.js";
 import { answerName, originPicture } from "./origin.js";
 import { running } from "./reading.js";
-import { spanText, wordOf } from "./sound-lead.js";
 import { touched } from "./state.js";
 
 /** @import { Changed, Lead, Page, Panel } from "./types" */
@@ -38,7 +37,6 @@ export function leadPanel(page, pictured) {
   const pick = el(
     "select",
     { "aria-label": "method", onchange: (event) => state.set({ a: event.target.value }) },
-    data.sound?.words.length ? el("option", { value: "" }, "cross-attention") : null,
     page.methods.map(({ name, title }) => el("option", { value: name }, title)),
   );
   const layer = el(
@@ -101,24 +99,8 @@ export function leadPanel(page, pictured) {
         ]
       : [el("strong", {}, at.queryName), data.layers.length > 1 ? ` at ${at.layerName}` : ""];
     const verb = !top ? "comes from " : isAnswerEdges(best.name) ? "rests on " : "could come from ";
-    const spoken = wordOf(page);
-    if (spoken) {
-      const heard = el("em", {}, spanText(spoken));
-      headline.replaceChildren(
-        el("strong", {}, plainToken(spoken.word, 40)),
-        el("span", { class: "dash" }, " — "),
-        "heard at ",
-        heard,
-      );
-      others.hidden = true;
-      return;
-    }
-    const unread = data.patches || data.sound,
-      rests = data.sound
-        ? `${verb}the marked seconds`
-        : data.patches
-          ? `${verb}the marked places`
-          : "no word stands out";
+    const unread = data.patches,
+      rests = unread ? `${verb}the marked places` : "no word stands out";
     headline.replaceChildren(
       ...answer,
       el("span", { class: "dash" }, " — "),
@@ -174,7 +156,7 @@ export function leadPanel(page, pictured) {
   }
 
   function drawAside() {
-    if (!lead || data.sound) return aside.replaceChildren();
+    if (!lead) return aside.replaceChildren();
     const { apart, shareOf, method, values } = lead,
       { tokens } = page.now();
     const places = tokens.map((_, i) => i).filter((i) => apart[i]);
@@ -304,14 +286,11 @@ export function leadPanel(page, pictured) {
     update(changed) {
       lead = leadOf(page);
       const { t } = state.get();
-      const spoken = wordOf(page);
-      pick.value = spoken ? "" : (lead?.method.name ?? "");
+      pick.value = lead?.method.name ?? "";
       pick.hidden = page.methods.length < 2;
-      layer.hidden = Boolean(spoken) || !lead || lead.method.importance || data.layers.length < 2;
+      layer.hidden = !lead || lead.method.importance || data.layers.length < 2;
       layer.value = String(data.layers[page.now().layer] + 1);
-      asks.textContent = (
-        spoken ? "Where in the audio did the model look when it wrote the word?" : (lead?.method.asks ?? "")
-      ).replace(/\bword(?=s?\b)/g, alone && !spoken ? (data.sound ? "second" : "place") : "word");
+      asks.textContent = (lead?.method.asks ?? "").replace(/\bword(?=s?\b)/g, alone ? "place" : "word");
       if (touched(changed, "u")) build();
       if (touched(changed, "u", "q", "l", "a", "rows")) drawHeadline();
       if (touched(changed, "u", "q", "l", "a", "x", "t", "theme", "rows")) {

@@ -3,7 +3,6 @@ import { shortName, topOf } from "./frame.js";
 import { exportsOf } from "./keep.js";
 import { leadFigure, leadRows } from "./lead-figure.js";
 import { keepControls } from "./share.js";
-import { twoMethods } from "./two-methods.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { queryNames } from "./data.js";
@@ -16,7 +15,6 @@ import { leadPanel } from "./lead.js";
 import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
-import { soundLead } from "./sound-lead.js";
 import { VIEW_NAMES, viewTabs } from "./views.js";
 
 /** @import { Changed, Data, Now, Page, Palette, Panel, Selection, Server } from "./types" */
@@ -48,11 +46,9 @@ export function mount(root, data, prefix = "", server = null) {
     h: "",
     k: "rollout",
     o: "",
-    cs: 1,
     a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,
-    c: "",
     theme: "",
   };
   const state = makeState(
@@ -63,7 +59,6 @@ export function mount(root, data, prefix = "", server = null) {
       m: methodNames,
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
-      c: ["", ...methods.map(({ name }) => name)],
       theme: ["", "light", "dark"],
     },
     prefix,
@@ -244,15 +239,7 @@ export function mount(root, data, prefix = "", server = null) {
 
   const figureOf = (/** @type {Palette} */ palette) =>
     leadFigure(page, lead.node.querySelector(".headline")?.textContent ?? "", palette);
-  const { sound } = data;
-  const lead = leadPanel(
-    page,
-    sound
-      ? () => soundLead(page, sound, () => leadOf(page))
-      : data.patches || data.picture
-        ? () => imageLead(page, () => leadOf(page))
-        : undefined,
-  );
+  const lead = leadPanel(page, data.patches || data.picture ? () => imageLead(page, () => leadOf(page)) : undefined);
   const summary = el(
     "summary",
     {},
@@ -441,7 +428,6 @@ export function mount(root, data, prefix = "", server = null) {
     for (const part of parts)
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
-    second.update(changed);
     // panels out of view wait until the page is idle
     clearTimeout(later);
     later = setTimeout(paintRest, 30);
@@ -454,7 +440,6 @@ export function mount(root, data, prefix = "", server = null) {
   if (layers) everything.append(layers.node);
   if (data.levels.length) everything.append(views.section);
   everything.append(footer);
-  const second = twoMethods(page, lead.node, prefix);
   node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
   root.replaceChildren(node, root.querySelector(".tip") ?? "");
@@ -482,7 +467,6 @@ export function mount(root, data, prefix = "", server = null) {
   /** Stop everything, because another page replaces this one. */
   function close() {
     ended.abort();
-    second.close();
     watch.disconnect();
     [later, resizing, ...waiting.values()].forEach(clearTimeout);
   }

@@ -24,13 +24,7 @@ export function pathsPanel(page) {
   const node = el(
     "section",
     { class: "view", "data-view": "paths" },
-    el(
-      "header",
-      {},
-      sentence,
-      el("label", {}, "and the input ", tokenPick),
-      exportMenu(page, "flow", (colours) => solved && draw(colours, solved), csvRows),
-    ),
+    el("header", {}, sentence, el("label", {}, "and the input ", tokenPick), exportMenu(page, "flow", csvRows)),
     limit,
     say,
     holder,

@@ -1,10 +1,8 @@
 /** The selection: one object that drives every panel and is stored in the URL's fragment, so that a view can be shared.
  *
- * q query, l layer (L1 is 1), t token, u unit, s special tokens, v view,
- * m method of the map, h head as layer.head, k method of the heads, o order of the table, cs and ls
- * whether rows are stretched, a method of the first screen, x whether usually unshaded tokens are shaded there, d whether
- * Details are open, c the method compared with that of the first screen, theme. Values that are not
- * `allowed` are ignored, because an address may come from anywhere.
+ * q query, l layer (L1 is 1), t token, u unit, s special tokens, v view, m method of the map, h head as layer.head, k method of
+ * the heads, o order of the table, a method of the first screen, x whether usually unshaded tokens are shaded there, d whether
+ * Details are open, theme. Values that are not `allowed` are ignored, because an address may come from anywhere.
  *
  * @import { State } from "./types"
  * @template {Record<string, string | number>} Values

@@ -3,7 +3,6 @@ import type { PALETTES } from "./colour.js";
 import type { makeTip } from "./draw.js";
 import type { read } from "./data.js";
 import type { readCorpus } from "./corpus.js";
-import type { readGrid } from "./grid.js";
 import type { readAnswer } from "./answer-data.js";
 import type { truths } from "./answer-truth.js";
 
@@ -91,29 +90,6 @@ export interface Origin {
   carried: number;
   edges: [number, number, number, number, number][];
 }
-/** A word of a transcript: the position that writes it, where it was heard, and its row over equal bins of the audio. */
-export interface SpokenWord {
-  word: string;
-  query: number;
-  start: number;
-  end: number;
-  share: number;
-  row: number[];
-}
-/** Audio: its duration, up to where positions represent it, the lowest and highest values of its waveform in equal parts,
- * and the first and last second of each of the first positions. */
-export interface Sound {
-  duration: number;
-  end: number;
-  envelope: [number, number][];
-  spans: ([number, number] | null)[];
-  words: SpokenWord[];
-}
-/** What is shaded over audio. */
-export interface Heard {
-  title: string;
-  columns: { start: number; end: number; shade: number; share: number }[];
-}
 export interface TextDocument {
   format: string;
   version: number;
@@ -130,7 +106,6 @@ export interface TextDocument {
   /** An image within a text: the positions of its patches, row by row. */
   picture?: { rows: number; columns: number; places: number[] } | null;
   image: Packed | null;
-  sound?: Sound | null;
   residual: number;
   layers: number[];
   ends: number[];
@@ -171,11 +146,9 @@ export interface Selection {
   h: string;
   k: string;
   o: string;
-  cs: number;
   a: string;
   x: number;
   d: number;
-  c: string;
   theme: string;
 }
 /** The selection, corrected to fit the document. */
@@ -289,7 +262,7 @@ export interface Panel {
   update(changed: Changed): void;
 }
 
-// The pages of panels: a grid and a corpus.
+// The pages of panels: a corpus and an answer.
 
 export type Choices = Record<string, string>;
 export interface Section {
@@ -322,44 +295,6 @@ export interface Provenance {
   [name: string]: any;
 }
 
-/** The summary of a grid, as attnflow.evaluate writes it. */
-export interface GridSummary {
-  samples: number;
-  recommendation: string | null;
-  recommended?: string | null;
-  /** The recommendation for a newcomer. */
-  verdict?: { headline: string; reason: string; metric: string; methods: string[] } | null;
-  methods: { name: string; kind: string; cost: number | null; [field: string]: any }[];
-  metrics: { name: string; better: string }[];
-  cells: GridCell[];
-  ranking: Record<string, Ranking>;
-  curves: Record<string, Record<string, Record<string, number[]>>>;
-  agreement: (number | null)[][];
-  sanity: Record<string, Record<string, Interval>>;
-  needed?: { texts: number; comparisons: number };
-  ahead_of_all: { method: string; cost: number | null }[];
-  /** What each kind of edge measures, in a sentence. */
-  edges: Record<string, string>;
-  provenance: Provenance;
-}
-export interface GridCell extends Interval {
-  metric: string;
-  method: string;
-  n: number;
-  rank: number | null;
-  level: boolean;
-}
-export interface Ranking {
-  methods: string[];
-  ranks: number[];
-  n: number;
-  friedman: { chi2: number; p: number } | null;
-  groups: [number, number][];
-  critical_difference: number | null;
-}
-export type Grid = ReturnType<typeof readGrid>;
-export type GridPage = PanelsPage & { grid: Grid };
-
 /** The summary of a corpus, as attnflow.corpus writes it. */
 export interface CorpusSummary {
   folder: string;
@@ -370,83 +305,33 @@ export interface CorpusSummary {
   several_queries: number;
   finished: boolean;
   parts: number;
-  words: boolean;
-  query: string | null;
-  receptive_field: string | null;
   edges: string | null;
   /** Whether the texts are prompts whose answers are explained; span: or only a part of each answer. */
   answers: boolean;
   span: string | null;
   /** The unit of the scores: "token", "word", "sentence" or "paragraph". */
   unit: string;
-  /** Methods without layers; those about the answer; those whose scores may be negative, or are divided by their sums. */
-  lone: string[];
+  /** Methods about the answer; those whose scores may be negative. */
   about_answer: string[];
   signed: string[];
-  divided: string[];
   differing: string[];
-  layers: string[];
   views: string[];
   least: number;
-  types: { fields: string[]; rows: any[][]; special: number; punctuation: number; spellings: number };
+  types: { fields: string[]; rows: any[][]; punctuation: boolean };
   /** The method and the layer of the first screen. */
   lead: { method: string; layer: string };
   /** Words of all texts, by method: type, lift and count. */
   top: Record<string, [number, number, number][]>;
-  /** The shares of a first token that is a sink, and of the explained position, by method. */
-  apart: { first: Record<string, number> | null; query: Record<string, number> | null };
+  /** Whether the first token is a sink, which is left out. */
+  sink: boolean;
   splits: CorpusSplit[];
   /** Columns that make no split, and why. */
   unsplit: { name: string; why: string }[];
   no_columns: string | null;
   /** Words in context: places among the texts, by list ("" or split.group) and type. */
   contexts: { texts: CorpusContext[]; of: Record<string, Record<string, number[]>>; omitted: number; method: string };
-  received: Record<string, Record<string, [number, number, number, number, number][]>>;
-  special_share: Record<string, Record<string, number>>;
-  ratio: Record<string, Record<string, number | null>>;
-  positions: { places: number } & Record<"start" | "end", Record<"all" | "plain", Places>>;
-  agreement: Agreement[];
-  disagreement: {
-    layer: string;
-    least: number;
-    eligible: number;
-    pairs: { views: string[]; texts: { row: number; correlation: number }[] }[];
-    texts: Record<string, CorpusText>;
-  };
-  lengths: { counts: number[]; width: number; shortest: number; longest: number; median: number };
-  predictions: { texts: number; labels: number; top: { kind: string; label: string; count: number; mean: number }[] };
   errors: { kind: string; count: number; examples: { id: string; message: string | null }[] }[];
   provenance: Provenance;
-  pages: number[];
-  missing: string | null;
-}
-export interface Places {
-  counts: number[];
-  uniform: number[];
-  shares: Record<string, Record<string, number[]>>;
-}
-export interface Agreement {
-  views: string[];
-  layer: string;
-  special: boolean;
-  texts: number;
-  few: number;
-  flat: number;
-  histogram: number[];
-  correlation: Interval;
-  first: { share: number | null; low: number; high: number };
-}
-export interface CorpusText {
-  id: string;
-  tokens: string[];
-  special: boolean[];
-  joins: boolean[];
-  parts: string[] | null;
-  size: number;
-  truncated: boolean;
-  queries: number[];
-  prediction: { label: string; probability: number } | null;
-  shares: Record<string, number[]>;
 }
 export interface CorpusSplit {
   name: string;
@@ -477,22 +362,13 @@ export interface CorpusContext {
   lifts: Record<string, (number | null)[]>;
 }
 /** A word in a list on the first screen. */
-export type GroupWord = Pick<TokenType, "type" | "text" | "others" | "count" | "punctuation" | "lift"> & {
-  difference: number | null;
-};
-/** A row of a list of tokens. */
+export type GroupWord = TokenType & { type: number; lift: number; difference: number | null; count: number };
+/** A token of some list. */
 export interface TokenType {
-  type: number;
-  text: string;
   id: number | null;
-  special: boolean;
-  punctuation: boolean;
-  count: number;
-  spellings: number;
+  text: string;
   others: string[];
-  mean: number;
-  share: number;
-  lift: number;
+  punctuation: boolean;
 }
 export type Corpus = ReturnType<typeof readCorpus>;
 export type CorpusPage = PanelsPage & { corpus: Corpus };
@@ -615,38 +491,7 @@ export interface AnswerPage extends PanelsPage {
 /** The page of an answer. update: shows the same answer after it has grown; the selection stays. */
 export interface ShownAnswer {
   state: State<Choices>;
-  update(doc: AnswerDocument): Promise<void>;
   close(): void;
-}
-
-// Two texts, models or methods side by side.
-
-/** Positions of a word in the first and the second text, or -1. */
-export type Pair = [number, number];
-export interface PairSide {
-  tokens: string[];
-  special: boolean[];
-  values: number[];
-  /** Tokens that are not shaded. */
-  apart: boolean[];
-}
-export interface PairColumn {
-  i: number;
-  j: number;
-  words: string[];
-  a: number | null;
-  b: number | null;
-  difference: number;
-  apart: boolean;
-  kind: "same" | "replaced" | "gone" | "new";
-}
-/** As view/pair.py writes it. */
-export interface PairDocument {
-  format: string;
-  version: number;
-  pages: [TextDocument, TextDocument];
-  alignments: Record<string, Pair[]>;
-  view?: string;
 }
 
 /** One of two texts whose similarity is explained: its words, and what each contributes, by several methods. */

@@ -9,12 +9,6 @@
 
 namespace attnflow {
 
-#if defined(__EMSCRIPTEN__) && !defined(__EMSCRIPTEN_PTHREADS__)
-constexpr bool has_threads = false;  // a browser, Pyodide included
-#else
-constexpr bool has_threads = true;
-#endif
-
 Crew::Share Crew::next() {
     const std::size_t begin = std::min(units_, next_.fetch_add(at_a_time_));
     return {begin, std::min(units_, begin + at_a_time_)};
@@ -23,7 +17,7 @@ Crew::Share Crew::next() {
 bool Crew::run(int threads, bool here, const std::function<Counters()>& work,
                const std::function<bool()>& interrupted) {
     const std::size_t useful = std::min<std::size_t>(std::max(threads, 1), (units_ + at_a_time_ - 1) / at_a_time_);
-    if (here || !has_threads) take_part(work);
+    if (here) take_part(work);
     else run_threads(useful, work, interrupted);
     if (failure_) std::rethrow_exception(failure_);
     return !cancelled;

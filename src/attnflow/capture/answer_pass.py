@@ -20,7 +20,7 @@ from torch import Tensor
 from attnflow.capture import check
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import decoder_start
-from attnflow.capture.frozen import Below, FrozenPass, run_frozen
+from attnflow.capture.frozen import Evidence, FrozenPass, run_frozen
 from attnflow.capture.generate import Written
 from attnflow.capture.inputs import labelled
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost, Snapshot, reading_cache, stored_layers
@@ -54,7 +54,6 @@ class Parts:
         precision of the sum, because those of a long prompt are large.
     rest: the part of biases, of the score's own constant and of the decoder's start, summed over all rows.
     gap: the difference between the sum of the parts and the whole.
-    layers: [layer, answer token, token of the prompt, then of the answer], if requested.
     """
 
     log_odds: Floats
@@ -62,19 +61,6 @@ class Parts:
     answer: NDArray[np.floating[Any]]
     rest: float
     gap: float
-    layers: Floats | None = None
-
-    def followed_by(self, later: Parts) -> Parts:
-        """Append the rows of later tokens, whose prompt was this prompt and answer."""
-        count, length = self.prompt.shape
-        read = np.concatenate([later.prompt[:, length:], later.answer], 1)
-        return Parts(
-            np.concatenate([self.log_odds, later.log_odds]),
-            np.concatenate([self.prompt, later.prompt[:, :length]]),
-            np.concatenate([np.pad(self.answer, ((0, 0), (0, read.shape[1] - count))), read]),
-            self.rest + later.rest,
-            max(self.gap, later.gap),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,33 +94,21 @@ class AnswerPass:
         """The log-probabilities of the answer's tokens: [answer token]."""
         return log_probabilities(self.logits.detach(), self.ids)
 
-    def parts(self, every: bool = False) -> Parts:
-        """Split the log-odds of each answer token by what its deciding position reads, and from where.
-
-        every: also return what the position reads at each layer.
-        """
-        evidence = self.frozen.evidence(log_odds_of_rows(self.rows, self.ids), local=True, every=every, rows=self.rows)
+    def parts(self) -> Parts:
+        """Split the log-odds of each answer token by what its deciding position reads, and from where."""
+        evidence = self.frozen.evidence(log_odds_of_rows(self.rows, self.ids), local=True, rows=self.rows)
         assert evidence.scored is not None
         # What a position reads from itself stays there, so its own part is what remains at the bottom.
         own = evidence.own[self.rows].cpu()
         prompt, answer, start = self._columns(evidence.read, own, evidence.crossed)
-        layers = None
-        if every:
-            crossings = evidence.crossed_layers or (None,) * len(evidence.layers)
-            nothing = torch.zeros_like(own)
-            both = [
-                torch.cat(self._columns(read, nothing, crossed)[:2], 1)
-                for read, crossed in zip(evidence.layers, crossings, strict=True)
-            ]
-            layers = torch.stack(both).numpy()
         rest = evidence.constants + float(start.sum(dtype=torch.float64))
         odds: Floats = evidence.scored.double().cpu().numpy()
-        return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap, layers)
+        return Parts(odds, prompt.numpy(), answer.numpy(), rest, evidence.gap)
 
-    def below(self, tokens: Sequence[int]) -> Below:
-        """Split the log-odds of these answer tokens over the inputs of the text and of its vision tower."""
-        weights = [float(i in tokens) for i in range(len(self.ids))]
-        return self.frozen.evidence_below(log_odds(self.rows, self.ids, weights))
+    def below(self, token: int) -> Evidence:
+        """Split the log-odds of an answer token over the inputs of the text and of its vision tower."""
+        weights = [float(i == token) for i in range(len(self.ids))]
+        return self.frozen.evidence(log_odds(self.rows, self.ids, weights), rows=slice(0, 1))  # the edges are not used
 
     def fading(self, tokens: Sequence[int]) -> Floats:
         """Return how fast log p of these answer tokens falls as attention to each prompt token fades, signed.
@@ -244,19 +218,18 @@ def run_answer(
     written: Written,
     freeze: bool = True,
     beside: Mapping[str, Tensor] | None = None,
-    tower: str | None = None,
-    image: Sequence[int] = (),
+    down: Mapping[str, Any] | None = None,
 ) -> AnswerPass:
     """Run the frozen pass of an answer after its prompt, on the cache left by generation if possible.
 
     freeze: if False, hold nothing constant, for `AnswerPass.fading`.
     beside: the model's inputs other than the prompt's tokens, for an image; prompt and answer then run together,
         without a cache.
-    tower, image: as in `run_frozen`.
+    down: how the pass continues down through a vision tower; see `Wiring.down`.
     """
     with torch.inference_mode(False):  # gradients are needed even if the caller turned them off
         if beside:
-            return _with_image(model, prompt, written, freeze, beside, tower, image)
+            return _with_image(model, prompt, written, freeze, beside, down or {})
         return _answer_pass(model, prompt, written, freeze)
 
 
@@ -288,8 +261,7 @@ def _with_image(
     written: Written,
     freeze: bool,
     beside: Mapping[str, Tensor],
-    tower: str | None = None,
-    image: Sequence[int] = (),
+    down: Mapping[str, Any],
 ) -> AnswerPass:
     """Run one pass over prompt and answer with an image among the tokens.
 
@@ -301,9 +273,7 @@ def _with_image(
     for kind in (0, 1):
         full = {name: _lengthened(x, n, len(tokens), kind) for name, x in beside.items()}
         checked = model.verify(labelled({**ids, **full}, [str(i) for i in tokens]))
-        frozen = run_frozen(
-            model, {**ids, **full}, checked, freeze=freeze, keep=True, measure=False, tower=tower, image=image
-        )
+        frozen = run_frozen(model, {**ids, **full}, checked, freeze=freeze, keep=True, measure=False, **down)
         own = [frozen.calls[i].mean for i in checked.stack.main]
         if not any(mean is None or float(mean[0, :, n:].triu(1 - n).max()) > 0 for mean in own if len(tokens) > n):
             rows = slice(n - 1, len(tokens))

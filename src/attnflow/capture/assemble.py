@@ -14,9 +14,6 @@ from attnflow.capture.check import Checked, Stack
 from attnflow.capture.collect import Call
 from attnflow.capture.inputs import Encoded, labelled
 from attnflow.capture.passes import Pass, Prediction, Step
-from attnflow.capture.picture import image_places
-from attnflow.capture.sound import names_of, sound_of
-from attnflow.capture.tower import tower_of
 from attnflow.capture.windows import is_windowed, merging_step, unwindowed
 from attnflow.errors import ModelError
 
@@ -228,23 +225,16 @@ def assemble(
         prediction=prediction,
         patches=labels.patches,
         picture=labels.picture,
-        sound=labels.sound,
-        tower=tower_of(calls, labels.wiring, _image_places(model, labels), number),
         weights=weights,
         pooled=None if model.pooling is None else model.pooling.row(len(labels.tokens)),
         image=encoded.image,
     )
 
 
-def _image_places(model: Runner, encoded: Encoded) -> list[int]:
-    ids = encoded.tensors.get("input_ids")
-    return [] if ids is None else image_places(model.config, ids[0].tolist())
-
-
 def _step(call: Call, number: int, n: int, missing: str) -> Step:
     """Build the step of one text from its attention and measurements."""
-    lengths, own = (None if x is None else x[number, :n] for x in (call.lengths, call.own))
-    return Step(_completed(call.mean, number, n, missing), lengths=lengths, own=own)
+    lengths = None if call.lengths is None else call.lengths[number, :n]
+    return Step(_completed(call.mean, number, n, missing), lengths=lengths)
 
 
 def natural_query(checked: Checked, special: Sequence[bool]) -> int | None:
@@ -293,9 +283,6 @@ def label_positions(model: Runner, encoded: Encoded, n: int) -> Encoded:
                 labelled(encoded.tensors, [*names[:extra], *encoded.tokens], [True] * extra + [False] * (n - extra)),
                 patches=encoded.patches,
             )
-    sound = sound_of(model, encoded, n)
-    if sound is not None:
-        return labelled(encoded.tensors, *names_of(sound), sound=sound)
     return labelled(encoded.tensors, [str(i) for i in range(n)])
 
 
@@ -375,14 +362,13 @@ def _encoder_decoder(
         ends=tuple(range(len(alone))),
         default_query=None,
         provenance=provenance,
-        sound=source.sound,
     )
     return Pass(
         tokens=(*source.tokens, *tokens),
         special=(*source.special, *special),
         word_ids=(*source.word_ids, *shifted),
         word_texts=(*source.word_texts, *texts),
-        text=target.text if source.sound is not None and target is not None else source.text,
+        text=source.text,
         steps=tuple(steps),
         ends=tuple(ends),
         default_query=t - 1,
@@ -390,7 +376,6 @@ def _encoder_decoder(
         prediction=prediction,
         parts=("source",) * s + ("target",) * t,
         first_query=s,
-        sound=source.sound,
         weights=weights,
         encoder=lone,
     )

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnflow.capture import control
 from attnflow.capture.inputs import kind
 from attnflow.errors import InputError
 
@@ -80,7 +79,8 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> tuple[str, list[Conte
             "the tokenizer of this model has no chat template, which a list of messages needs: give the prompt as one text"
         )
     text = _applied(tokenizer, messages)
-    mark = control.unused("".join(m["content"] for m in messages) + text, 1)[0]
+    seen = {*text, *(character for message in messages for character in message["content"])}
+    mark = next(chr(i) for i in range(0xF0000, 0xFFFFE) if chr(i) not in seen)  # a private character
     marked = _applied(tokenizer, [{**m, "content": f"{mark}{i}{mark}"} for i, m in enumerate(messages)])
     pieces = re.split(f"{mark}(\\d+){mark}", marked)
     numbers, own = [int(n) for n in pieces[1::2]], pieces[::2]

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attnflow._arrays import indices
 from attnflow.capture.collect import Call
-from attnflow.capture.ranks import Ranks
 from attnflow.errors import InputError
 
 # Most model files compute softmax in single precision, even if the model is in double precision.
@@ -57,7 +56,6 @@ class Checked:
     heads, positions: the largest number in any call.
     reducers: see `routes`.
     paths: the paths of the modules that made the calls.
-    ranks: the processes that share the heads; None if this process has all of them.
     """
 
     route: str
@@ -72,7 +70,6 @@ class Checked:
     heads: int
     positions: int
     paths: tuple[str, ...]
-    ranks: Ranks | None = None
 
 
 def float_outputs(out: Any) -> list[Tensor]:

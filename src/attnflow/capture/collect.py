@@ -34,7 +34,6 @@ class Call:
     scores: the operands, if only those are kept.
     value: the values, [batch, key head, key, size], if requested.
     lengths: the norms of the values, averaged over the reduced heads, [batch, key]; None if no values were seen.
-    own: how much of each state comes from itself, [batch, position], if `attnflow.capture.shares` could measure it.
     """
 
     path: str
@@ -46,7 +45,6 @@ class Call:
     scores: Scores | None = None
     value: Tensor | None = None
     lengths: Tensor | None = None
-    own: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -206,7 +204,7 @@ def reduce_heads(weights: Tensor, how: str | list[int]) -> Tensor:
 
 def eager_function(module: torch.nn.Module) -> Callable[..., Any]:
     """Return the eager attention of the model's own file. Files that name it differently are not supported."""
-    for cls in type(module).__mro__:  # FSDP puts its own class before the model's
+    for cls in type(module).__mro__:
         function = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
         if function is not None:
             return function  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Decoding of tokens into text, for answers that a model generated and for tokenizers without offsets."""
+"""Decoding of tokens into text, for answers that a model generated and for prompts given as token numbers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,21 @@ WINDOW = 8
 _BROKEN = "\ufffd"  # what incomplete characters decode to
 
 
-def decoded(
-    tokenizer: Any, ids: Sequence[int], before: Sequence[int] = (), skip_special: bool = True
-) -> tuple[str, list[Range]]:
+def decoded(tokenizer: Any, ids: Sequence[int], before: Sequence[int] = ()) -> tuple[str, list[Range]]:
     """Return the text that the ids add to the tokens before them, and the range of each.
 
     A token that is only some bytes of a character gets the range of the whole character. A special token gets an empty
-    range, unless ``skip_special`` is False.
+    range.
     """
     special = set(tokenizer.all_special_ids)
     context, text, ranges = _context(tokenizer, before), "", list[Range]()
     borders = [0]  # places in the context where a character begins
     pending: list[int] = []  # tokens whose last character is incomplete
-    base = _decode(tokenizer, context, skip_special)
+    base = _decode(tokenizer, context)
     steps = [base]  # the context's text, then with each of the pending tokens
     for number, i in enumerate(ids):
         pending.append(i)
-        steps.append(_decode(tokenizer, [*context, *pending], skip_special))
+        steps.append(_decode(tokenizer, [*context, *pending]))
         silent = steps[-1] == steps[-2] and i not in special and _is_spelled(tokenizer, i)
         partial = silent or steps[-1].endswith(_BROKEN)
         if partial and number + 1 < len(ids) and len(pending) < WINDOW:
@@ -40,7 +38,7 @@ def decoded(
         borders.append(len(context))
         cut = max(border for border in borders if border <= max(0, len(context) - WINDOW))
         context, borders = context[cut:], [border - cut for border in borders if border >= cut]
-        base = _decode(tokenizer, context, skip_special)
+        base = _decode(tokenizer, context)
         steps = [base]
     return text, ranges
 
@@ -70,7 +68,7 @@ def _shared(a: str, b: str) -> int:
 def _context(tokenizer: Any, before: Sequence[int]) -> list[int]:
     """Return the last of the earlier tokens, beginning with one that is not part of a character."""
     start = max(0, len(before) - WINDOW)
-    while start and not _decode(tokenizer, [before[start]], False).strip(_BROKEN):
+    while start and not _decode(tokenizer, [before[start]], skip_special=False).strip(_BROKEN):
         start -= 1
     return [int(i) for i in before[start:]]
 
@@ -80,44 +78,5 @@ def _is_spelled(tokenizer: Any, token: int) -> bool:
     return bool(str(tokenizer.convert_ids_to_tokens(token)).strip("▁Ġ"))
 
 
-def _decode(tokenizer: Any, ids: Sequence[int], skip_special: bool) -> str:
+def _decode(tokenizer: Any, ids: Sequence[int], skip_special: bool = True) -> str:
     return str(tokenizer.decode(list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False))
-
-
-def aligned(text: str, decoding: str, ranges: Sequence[Range]) -> list[Range]:
-    """Map ranges of a decoding to ranges of the encoded text, which may differ in case and white space.
-
-    A piece that is not in the text, such as the name of an unknown token, gets the range between its neighbours.
-    """
-    same_case = len(text.lower()) == len(text)
-    folded, pieces = (text.lower(), decoding.lower()) if same_case else (text, decoding)
-    places: list[Range | None] = []
-    cursor = 0
-    last, place = (0, 0), (0, 0)
-    for start, end in ranges:
-        piece = pieces[start:end].strip() or pieces[start:end]
-        at = folded.find(piece, cursor)
-        if start == end:
-            places.append((cursor, cursor))
-        elif end <= last[1]:
-            places.append(place)  # another token of the same character
-        elif at < 0 or (text[cursor:at].strip() and places and places[-1] is not None):
-            places.append(None)
-        else:
-            last, place, cursor = (start, end), (at, at + len(piece)), at + len(piece)
-            places.append(place)
-    return _filled(len(text), places)
-
-
-def _filled(size: int, places: Sequence[Range | None]) -> list[Range]:
-    """Fill missing places with the gaps between their neighbours."""
-    result: list[Range] = []
-    following, begins = size, list[int]()
-    for place in reversed(places):
-        begins.append(following)
-        following = place[0] if place else following
-    before = 0
-    for place, begin in zip(places, reversed(begins), strict=True):
-        result.append(place or (before, max(before, begin)))
-        before = place[1] if place else before
-    return result

@@ -13,16 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnflow.capture.kernels import (
-    LOG2E,
-    bent,
-    bias_strides,
-    copied,
-    hopper_kernels,
-    lowest_bias,
-    shifts_of,
-    visible,
-)
+from attnflow.capture.kernels import LOG2E, bent, bias_strides, lowest_bias, shifts_of, visible
 
 Tensor = Any
 
@@ -63,14 +54,6 @@ def edge_rows(
     add = out is not None
     if out is None:
         out = torch.empty((batch, queries, keys), dtype=torch.float32, device=query.device)
-    if window is None and not softcap and bias is None and spans is None:
-        fast = hopper_kernels(query, "hopper_edges")
-        operands = [x for x in (query, key, direction, value) if x is not None]
-        if fast is not None and all(map(copied, operands)):
-            fast.edge_rows(
-                query, key, shift, out, scale * LOG2E, factor, causal, offset, lengths, direction, value, signed, add
-            )
-            return out
     block_q, block_k, warps, stages = _tiles(query.dtype, size, direction is not None)
     first, last = spans if spans is not None else (shift, shift)
     grid = (triton.cdiv(keys, block_k), triton.cdiv(queries, block_q), batch)

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from attnflow.capture import inputs
-from attnflow.capture.decoded import decoded
 from attnflow.capture.images import read_image
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.photo import photo
 from attnflow.capture.picture import image_places, picture_of
 from attnflow.capture.processed import features
-from attnflow.capture.sound import as_far_as_taken
 from attnflow.capture.wiring import Wiring, wiring_of
 from attnflow.errors import InputError, a_type
 
@@ -27,8 +25,10 @@ if TYPE_CHECKING:
 TRAINING = ("labels", "next_sentence_label", "start_positions", "end_positions", "mask_labels", "class_labels")
 """Arguments that say what a model should answer."""
 
-PROMPT = 8
-"""More tokens than any model begins a transcript with: Whisper has four, for language, task and no time stamps."""
+WRITTEN = 64
+"""The most tokens that an encoder-decoder writes if no target is given."""
+
+OF_SOUNDS = ("input_features", "input_values")
 
 
 def limit(model: Runner) -> int | None:
@@ -87,7 +87,7 @@ def _position_offset(model: Runner) -> int:
     return 0
 
 
-def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: int | None) -> Encoded:
+def encode(model: Runner, item: Any, target: str | None, truncate: bool) -> Encoded:
     """Encode an input of `Model.trace` into tensors and labels. Encoded inputs are returned unchanged."""
     if isinstance(item, Encoded):
         return item
@@ -103,15 +103,13 @@ def encode(model: Runner, item: Any, target: str | None, truncate: bool, rate: i
         processor = getattr(model.processor, "image_processor", model.processor)
         encoded = inputs.encode_image(processor, item, patch_size(model))
         return replace(encoded, image=photo(model, item, encoded.tensors))
-    if model.hears:
-        encoded = as_far_as_taken(model, inputs.encode_audio(model.processor, item, main, rate), truncate)
-        return (
-            _with_target(model, encoded, target, truncate)
-            if getattr(model.config, "is_encoder_decoder", False)
-            else encoded
-        )
     if isinstance(item, Tensor):
         return _named_tensors(model, {main: item if item.dim() > 1 else item[None]})
+    if main in OF_SOUNDS:
+        raise InputError(
+            f"the input is {inputs.kind(item)}, and this model takes sounds: expected the tensors of its feature "
+            f"extractor, {{{main!r}: …}}, with decoder_input_ids if it writes"
+        )
     if target is not None and not getattr(model.config, "is_encoder_decoder", False):
         raise InputError("target is for encoder-decoder models, and this model is not one: leave it out")
     result = encode_texts(model, [item], target, truncate)[0]
@@ -171,7 +169,7 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
             raise InputError(f"{name} has shape {tuple(tensors[name].shape)}: expected [1, …], one input at a time")
     ids = tensors.get("input_ids")
     if ids is None:
-        return _with_patches(model, Encoded(tensors, image=photo(model, None, tensors)))
+        return _with_decoder(model, _with_patches(model, Encoded(tensors, image=photo(model, None, tensors))))
     if ids.dim() != 2 or ids.shape[0] != 1 or not ids.shape[1]:
         raise InputError(f"input_ids has shape {tuple(ids.shape)}: expected [1, tokens], one text at a time")
     if ids.is_floating_point() or ids.is_complex() or int(ids.min()) < 0:
@@ -186,8 +184,12 @@ def _named_tensors(model: Runner, inputs_by_name: Mapping[str, Any]) -> Encoded:
             "attention_mask hides positions: give one text without padding; a list of texts is padded for you"
         )
     encoded = _with_picture(model, _named(model, ids[0].tolist(), tensors))
-    encoded = replace(encoded, image=photo(model, None, tensors))
-    target = tensors.get("decoder_input_ids")
+    return _with_decoder(model, replace(encoded, image=photo(model, None, tensors)))
+
+
+def _with_decoder(model: Runner, encoded: Encoded) -> Encoded:
+    """Name the tokens of the decoder, if they are given."""
+    target = encoded.tensors.get("decoder_input_ids")
     return encoded if target is None else replace(encoded, target=_named(model, target[0].tolist(), {}))
 
 
@@ -277,11 +279,9 @@ def decoder_start(model: Runner) -> int:
 
 def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
     """Add the decoder's side: its start token and the target, shifted by one, so that position i predicts token i."""
-    if encoded.sound is not None:
-        return _with_transcript(model, encoded, target, truncate)
     start = decoder_start(model)
     if target is None:
-        ids = _written(model, encoded, 64)
+        ids = _written(model, encoded)
         ids = ids if ids[:1] == [start] else [start, *ids]
         side = _named(model, ids, {})
     else:
@@ -301,36 +301,7 @@ def _with_target(model: Runner, encoded: Encoded, target: str | None, truncate: 
     return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)
 
 
-def _with_transcript(model: Runner, encoded: Encoded, target: str | None, truncate: bool) -> Encoded:
-    """Add the decoder's side for audio: what the model begins a transcript with (Whisper names the language and the
-    task), and its own or a given transcript."""
-    most = decoder_limit(model)
-    room = (most or PROMPT + 448) - PROMPT
-    if target is None:
-        ids = _written(model, encoded, room)
-    elif not isinstance(target, str):
-        raise InputError(f"target is {inputs.kind(target)}: expected the transcript as a string")
-    else:
-        # Whisper writes a space before its first word
-        text = f" {target.strip()}" if getattr(model.config, "model_type", "") == "whisper" else target
-        written = inputs.encode_text(model.tokenizer, text, room, truncate, target=True)
-        content = written.tensors["input_ids"][0].tolist()
-        ids = _written(model, encoded, 1)[:-1] or [decoder_start(model)]
-        ids += [i for i, mark in zip(content, written.special, strict=True) if not mark]
-    if model.tokenizer is None:
-        side = _named(model, ids, {})
-    else:
-        special = set(model.tokenizer.all_special_ids)
-        marks = [i in special for i in ids]
-        text, ranges = decoded(model.tokenizer, ids)
-        raw = [str(piece) for piece in model.tokenizer.convert_ids_to_tokens(ids)]
-        parts = [None if mark else 0 for mark in marks]
-        tokens, word_ids, texts = inputs.by_offsets((text,), raw, marks, ranges, parts)
-        side = Encoded({}, tokens, tuple(marks), word_ids, texts, text.strip())
-    return replace(encoded, tensors={**encoded.tensors, "decoder_input_ids": torch.tensor([ids])}, target=side)
-
-
-def _written(model: Runner, encoded: Encoded, tokens: int) -> list[int]:
+def _written(model: Runner, encoded: Encoded) -> list[int]:
     """Generate greedily with an encoder-decoder, keeping its start tokens and dropping its end token."""
     if not hasattr(model.model, "generate") or not getattr(model.model, "can_generate", lambda: False)():
         raise InputError(
@@ -339,8 +310,8 @@ def _written(model: Runner, encoded: Encoded, tokens: int) -> list[int]:
     try:
         with torch.no_grad():
             written = model.model.generate(
-                **model.placed(encoded.tensors), max_new_tokens=tokens, num_beams=1, do_sample=False,
-                return_dict_in_generate=True,  # otherwise Whisper omits its start tokens
+                **model.placed(encoded.tensors), max_new_tokens=WRITTEN, num_beams=1, do_sample=False,
+                return_dict_in_generate=True,
             )  # fmt: skip
     except Exception as e:  # model files may raise anything
         raise InputError(
@@ -349,6 +320,6 @@ def _written(model: Runner, encoded: Encoded, tokens: int) -> list[int]:
         ) from e
     ids = [int(i) for i in written.sequences[0].tolist()]
     ends = getattr(model.config, "eos_token_id", None)
-    while tokens > 1 and len(ids) > 1 and (ids[-1] == model.pad_id() or ids[-1] == ends):
+    while len(ids) > 1 and (ids[-1] == model.pad_id() or ids[-1] == ends):
         ids.pop()
     return ids

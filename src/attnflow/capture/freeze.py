@@ -8,14 +8,13 @@ never assumes that the model is then linear: it compares the sum of the parts wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter, functional
+from torch.nn import Parameter, functional
 from torch.overrides import TorchFunctionMode
 
 
@@ -162,28 +161,13 @@ class Freeze(TorchFunctionMode):  # type: ignore[misc]  # torch has no types her
 
     notes: for a batch, records the contribution of constants to each text. A leaf then has a leading axis for texts,
         and a bias inside a larger function is recorded instead, because a leaf of that shape would be added separately.
-
-    spread: modules whose parameters are split over several processes. They wrap their inputs in code that does not come
-        through here, so nothing may still be waiting when it gets there: its part would count as a constant.
     """
 
-    def __init__(self, notes: Notes | None = None, spread: Sequence[Module] = ()) -> None:
+    def __init__(self, notes: Notes | None = None) -> None:
         super().__init__()
         self.constants: list[Tensor] = []
         self.within = False
         self.notes = notes
-        self.spread = spread
-        self.hooks = ExitStack()
-
-    def __enter__(self) -> Freeze:
-        for module in self.spread:
-            self.hooks.callback(module.register_forward_pre_hook(lambda _, args: _settled(args)).remove)
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.hooks.close()
-        super().__exit__(*error)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         rule = _RULES.get(func, _any)

@@ -31,8 +31,6 @@ from attnflow.capture.frozen_attention import FrozenAttention, FrozenCall, Readi
 from attnflow.capture.kv_cache import CacheInPlace, Snapshot
 from attnflow.capture.layer_calls import states_of, with_states
 from attnflow.capture.predict import finds_spans
-from attnflow.capture.ranks import Ranks, spread_modules, whole
-from attnflow.capture.shares import measuring
 from attnflow.capture.sublayer import layer_path
 from attnflow.capture.verify import cover
 from attnflow.errors import ModelError
@@ -64,9 +62,10 @@ class Evidence:
     own: [query], what ends at the states that enter the first layer.
     constants: the part of biases and of the score's own constant.
     gap: the difference between the sum of the parts and y, relative to the sum of their sizes.
-    layers, crossed_layers: read and crossed of each layer, if requested.
+    layers: what attention carries at each layer, [query, key], if requested.
     holds: [query] for each layer, the part of the states that enter it, if requested.
     scored: the values of the score, before they were summed.
+    tower: [position of the tower], what ends at the states that enter a vision tower, if the pass continues down to it.
     """
 
     y: float
@@ -76,9 +75,9 @@ class Evidence:
     constants: float
     gap: float
     layers: tuple[Tensor, ...] = ()
-    crossed_layers: tuple[Tensor, ...] = ()
     holds: tuple[Tensor, ...] = ()
     scored: Tensor | None = None
+    tower: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,22 +100,6 @@ class BatchEvidence:
     rows: tuple[Tensor, ...] = ()
     layers: tuple[Tensor, ...] = ()
     holds: tuple[Tensor, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class Below:
-    """The score y of an answer about an image, split down to the vision tower.
-
-    text: the part of each token, [position].
-    tower: the part of the states that enter the vision tower, [position of the tower].
-    constants, gap: as in `Evidence`.
-    """
-
-    y: float
-    text: Tensor
-    tower: Tensor
-    constants: float
-    gap: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +130,6 @@ class FrozenPass:
     fades: whether the attention scores are known, which `slopes` needs.
     out, calls, mode: the model's output, its attention calls with reduced heads, and how these were computed, if kept.
     notes: for a batch, the contributions of constants to each text, recorded during the backward pass.
-    ranks: the processes that share the heads.
     bottom: what enters a vision tower, if the pass continues down to it.
     seats: for each position of the tower, the position of the text that it feeds, or -1.
     """
@@ -166,7 +148,6 @@ class FrozenPass:
     calls: Sequence[Call] = ()
     mode: str = "whole"
     notes: Notes | None = None
-    ranks: Ranks | None = None
     bottom: Tensor | None = None
     seats: Sequence[int] = ()
     lock: Lock = field(default_factory=Lock)
@@ -192,7 +173,7 @@ class FrozenPass:
         reading = Reading(local, every, rows)
         backward = self._backward(score, reading, every)
         own, apart = self._seated(backward)
-        total, by_layer = reading.collected(own.device, self.ranks)
+        total, by_layer = reading.collected(own.device)
         read, crossed = total["self"][0], total["cross"][0] if "cross" in total else None
         numbers = torch.stack([
             backward.scored.double().sum(), own.sum(), own.abs().sum(), *_ends(read, self.prefix, reading),
@@ -206,33 +187,19 @@ class FrozenPass:
         head = y - along
         # a large exact part is left out of the size, because it would hide errors of small parts
         gap = gap_of(self.name, y, bottom + ends + biases + head + through, size + ends_size + abs(biases), self.slack)
-        layers, crossed_layers = (
-            tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == kind) for kind in ("self", "cross")
-        )
+        layers = tuple(by_layer[k][0].double() for k in sorted(by_layer) if k[0] == "self")
         holds = (own, *(layer[0] for layer in backward.holds[1 : len(self.states)])) if every else ()
-        return Evidence(
-            y, read, crossed, own, biases + head, gap, layers, crossed_layers, holds, backward.scored
-        )  # fmt: skip
+        tower = None if self.bottom is None else backward.holds[-1].flatten()
+        return Evidence(y, read, crossed, own, biases + head, gap, layers, holds, backward.scored, tower)
 
     def _seated(self, backward: Backward) -> tuple[Tensor, float]:
         """Return the part of each position of the text, where those of an image get the parts of their patches; and the
         part of class tokens of the vision tower, which feed no position."""
         own = backward.holds[0][0]
-        if self.bottom is None or not len(self.seats):
+        if self.bottom is None:
             return own, 0.0
         tower, seats = backward.holds[-1].flatten(), torch.tensor(self.seats, device=own.device)
         return own.index_add(0, seats[seats >= 0], tower[seats >= 0]), float(tower[seats < 0].sum())
-
-    def evidence_below(self, score: Callable[[Tensor], Tensor]) -> Below:
-        """Split ``score(logits)`` over the tokens of the text and the inputs of the vision tower."""
-        backward = self._backward(score, Reading(), False)
-        text, tower = (holds.flatten() for holds in backward.holds)
-        y, along = float(backward.scored.double().sum()), float(backward.along.sum())
-        check_finite(self.name, y)
-        biases = float(constant_part(self.constants, backward.gradients))
-        total = float(text.sum()) + float(tower.sum()) + biases + y - along
-        size = float(text.abs().sum() + tower.abs().sum()) + abs(biases)
-        return Below(y, text, tower, biases + y - along, gap_of(self.name, y, total, size, self.slack))
 
     def evidence_of_texts(
         self, score: Callable[[Tensor], Tensor], *, taken: Tensor | None = None, every: bool = False
@@ -244,11 +211,6 @@ class FrozenPass:
         taken: [text, query], the weight of each query in ``rows``.
         every: return the edges of each layer instead of their sums.
         """
-        if self.ranks is not None:
-            raise ModelError(
-                f"the heads of {self.name} are split over several processes (tensor parallelism), but explaining many "
-                "texts at once needs all of them in one process: explain the texts one by one"
-            )
         reading = Reading(every=every, sums=None if every else Sums(taken))
         backward = self._backward(score, reading, every, again=False)
         y, own = backward.scored.double(), backward.holds[0]
@@ -326,7 +288,7 @@ class FrozenPass:
             slope = slope_of(self.name, score(logits), logits)
             leaves = [self.states[0], *self.sources]
             torch.autograd.grad(self.logits, leaves, slope.to(self.logits.dtype), retain_graph=True, allow_unused=True)
-        return {kind: x[0].double() for kind, x in reading.collected(logits.device, self.ranks)[0].items()}
+        return {kind: x[0].double() for kind, x in reading.collected(logits.device)[0].items()}
 
 
 def slope_of(name: str, y: Tensor, logits: Tensor) -> Tensor:
@@ -362,7 +324,7 @@ def product(x: Tensor, slope: Tensor) -> Tensor:
 
 def constant_part(constants: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
     """Return the contribution of constants that are added to states, as one number."""
-    parts = [whole(product(b, g)) for b, g in zip(constants, gradients, strict=False) if g is not None]
+    parts = [product(b, g) for b, g in zip(constants, gradients, strict=False) if g is not None]
     return torch.stack([x.to(parts[0].device) for x in parts]).sum() if parts else torch.zeros((), dtype=torch.float64)
 
 
@@ -440,7 +402,7 @@ def run_frozen(
     measure: as in `Runner.run_batch`.
     texts: the number of texts of a batch, for `evidence_of_texts`.
     tower: path of the layers of a vision tower, down to which the pass continues for the positions in ``image``. The
-        pass then supports `evidence_below`, and its `evidence` includes the parts of patches.
+        parts of a position of the image are then those of its patches.
     seats: for each position of the tower, the position of the text that it feeds.
     """
     name = type(model.model).__name__
@@ -502,13 +464,11 @@ def run_frozen(
     with (
         torch.inference_mode(False), routes.running(), entering(model.model, layers, collector, image) as states,
         _bottom(model.model, tower, collector, bottom),
-        measuring(model.forms(checked) if keep and measure else (), checked, collector) as write,
-        Freeze(notes, spread_modules(model.model)) if freeze else nullcontext() as frozen,
+        Freeze(notes) if freeze else nullcontext() as frozen,
     ):  # fmt: skip
         out = routes.capture(
             model.model, checked.route, lambda: model.forward(tensors, grad=True, **options), collector
         )
-    write(collector.calls)
     collector.attend = None  # it refers to the collector; breaking the cycle frees the pass at once
     logits = out.get("logits") if hasattr(out, "get") else None
     if not isinstance(logits, Tensor):
@@ -520,7 +480,7 @@ def run_frozen(
     return FrozenPass(
         name, states, logits, constants, sources, prefix, SLACK[model.dtype], readings, known,
         checked.blocks, out if keep else None, collector.calls,
-        "blocks" if any(call.weights is None for call in calls) else "whole", notes, checked.ranks,
+        "blocks" if any(call.weights is None for call in calls) else "whole", notes,
         bottom[0] if bottom else None, seats,
     )  # fmt: skip
 

@@ -13,8 +13,6 @@ from attnflow.capture.collect import Collector, eager_function
 from attnflow.capture.fused import attention_output, is_fused, own_weights
 from attnflow.capture.kv_cache import CacheInPlace, KeysLost
 from attnflow.capture.linear import add_edge_rows, value_gradient
-from attnflow.capture.paged import Stored, shown_from
-from attnflow.capture.ranks import Ranks
 from attnflow.capture.scores import LARGE_BYTES, LazyMask, Scores, Weighing, mixed, mixed_back, scores_of
 
 KEEP_BYTES = 4 << 20
@@ -95,18 +93,12 @@ class Reading:
         self.layers[kind, number] = zeros()
         return [self.total[place], self.layers[kind, number]]
 
-    def collected(
-        self, device: torch.device, ranks: Ranks | None
-    ) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
-        """Return totals and layers on one device, summed over the processes that share the heads."""
+    def collected(self, device: torch.device) -> tuple[dict[str, Tensor], dict[tuple[str, int], Tensor]]:
+        """Return totals and layers on one device."""
         total: dict[str, Tensor] = {}
         for (kind, _), x in self.total.items():
             total[kind] = total[kind] + x.to(device) if kind in total else x.to(device)
-        layers = {key: x.to(device) for key, x in self.layers.items()}
-        if ranks is not None:
-            for x in (*total.values(), *layers.values()):
-                ranks.reduce(x)
-        return total, layers
+        return total, {key: x.to(device) for key, x in self.layers.items()}
 
 
 @dataclass
@@ -124,7 +116,7 @@ class FrozenCall:
     scores: Scores | None
     weights: Tensor | None
     reading: Callable[[], Reading]
-    before: Stored | None = None
+    before: Tensor | None = None
     skipped: int = 0
 
     def blocks(self, first: int, last: int) -> Iterator[tuple[int, int, Tensor]]:
@@ -254,8 +246,8 @@ def frozen_call(
         skipped = _unseen(mask)
         if skipped < stored.first:
             raise KeysLost(f"a layer has dropped {stored.first} keys, but queries still see some of them")
-        before = shown_from(stored.values, skipped - stored.first)
-        scores = _after(scores, shown_from(stored.keys, skipped - stored.first), skipped)
+        before = stored.values[:, :, skipped - stored.first :]
+        scores = _after(scores, stored.keys[:, :, skipped - stored.first :], skipped)
     batch, heads, rows, _ = query.shape
     small = heads * rows * scores.keys * 4 <= KEEP_BYTES and (batch > 1 or not is_fused(scores, value))
     weights = scores.weights(0, rows) if small else None
@@ -269,7 +261,7 @@ def _unseen(mask: Tensor | LazyMask | None) -> int:
     return max(0, mask.query_offset - mask.key_offset - mask.reach + 1)
 
 
-def _after(scores: Scores, before: Stored, skipped: int) -> Scores:
+def _after(scores: Scores, before: Tensor, skipped: int) -> Scores:
     """Return the scores with earlier keys in front of their own, of which the first are skipped."""
     mask = scores.mask
     if isinstance(mask, LazyMask):

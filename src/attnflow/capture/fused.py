@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnflow.capture.paged import Stored, blocks_of
 from attnflow.capture.scores import LazyMask, Scores, mixed
 
 
-def attention_output(scores: Scores, value: Tensor, before: Stored | None = None) -> tuple[Tensor, Scores]:
+def attention_output(scores: Scores, value: Tensor, before: Tensor | None = None) -> tuple[Tensor, Scores]:
     """Return the attention output, [batch, query, head, size], and the operands for a later `step`.
 
     before: values of the keys in ``scores.before``.
@@ -66,17 +65,15 @@ def in_two_places(scores: Scores) -> bool:
     return plain and _unmasked(scores) and scores.queries == scores.key.shape[2]
 
 
-def _fused_output(scores: Scores, value: Tensor, before: Stored | None) -> tuple[Tensor, Tensor]:
+def _fused_output(scores: Scores, value: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute keys in two places separately, then merge the two by their shares of the denominator."""
     if scores.before is None:
         return attention_with_lse(scores.query, scores.key, value, plain_kind(scores) == "causal", scores.scale)
     assert before is not None
     causal = scores.mask is not None or scores.causal
     out, lse = attention_with_lse(scores.query, scores.key, value, causal, scores.scale)
-    for (_, _, keys), (_, _, values) in zip(blocks_of(scores.before), blocks_of(before), strict=True):
-        far = attention_with_lse(scores.query, keys, values, False, scores.scale)
-        out, lse = merged(*far, out, lse)
-    return out, lse
+    far = attention_with_lse(scores.query, scores.before, before, False, scores.scale)
+    return merged(*far, out, lse)
 
 
 def merged(first: Tensor, first_lse: Tensor, second: Tensor, second_lse: Tensor) -> tuple[Tensor, Tensor]:

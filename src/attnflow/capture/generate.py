@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
 Progress = Callable[[str, int, int], None]
-Growth = Callable[["Written"], None]
-"""Called at every token with the text so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +45,16 @@ def write(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     progress: Progress | None = None,
-    growth: Growth | None = None,
+    streamer: Any = None,
     beside: Mapping[str, Tensor] | None = None,
 ) -> list[Written]:
     """Generate the model's greedy answers to a batch of prompts, each at most ``max_new_tokens`` long.
 
     beside: for a single prompt, inputs other than its tokens, such as the pixels of an image.
-    growth: called with the first answer so far, whenever it grows by a token.
+    streamer: for a single prompt, an object of transformers that receives the tokens as they are written.
     """
+    from transformers import StoppingCriteriaList
+
     check_writer(model)
     two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
     longest = max(map(len, prompts))
@@ -72,10 +72,9 @@ def write(
         source = model.model.get_encoder()(**tensors) if two_stacks else None
         options = _options(model, max_new_tokens, source)
         begins = 1 if two_stacks else longest
-        options["stopping_criteria"] = _criteria(
-            None if progress is None else _tick(progress, max_new_tokens, begins),
-            None if growth is None else _growing(model, growth, options.get("past_key_values"), begins, starts[0]),
-        )
+        if progress is not None:
+            options["stopping_criteria"] = StoppingCriteriaList([_tick(progress, max_new_tokens, begins)])
+        options["streamer"] = streamer
         out = model.model.generate(**tensors, **options)
     return [
         Written(
@@ -129,30 +128,14 @@ def _options(model: Runner, max_new_tokens: int, source: Any) -> dict[str, Any]:
     return options
 
 
-def _criteria(*watchers: Callable[[Tensor], None] | None) -> Any:
-    """Wrap watchers of the tokens as stopping criteria that never stop."""
-    from transformers import StoppingCriteriaList
+def _tick(progress: Progress, total: int, begins: int) -> Callable[..., Tensor]:
+    """Return a stopping criterion that never stops, and tells how many tokens are written."""
 
-    def criterion(watcher: Callable[[Tensor], None]) -> Callable[..., Tensor]:
-        def watched(ids: Tensor, scores: Any, **_: Any) -> Tensor:
-            watcher(ids)
-            return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    def criterion(ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        progress("writing", int(ids.shape[1]) - begins, total)
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
-        return watched
-
-    return StoppingCriteriaList([criterion(watcher) for watcher in watchers if watcher is not None])
-
-
-def _tick(progress: Progress, total: int, begins: int) -> Callable[[Tensor], None]:
-    return lambda ids: progress("writing", int(ids.shape[1]) - begins, total)
-
-
-def _growing(model: Runner, growth: Growth, cache: Any, begins: int, start: int) -> Callable[[Tensor], None]:
-    def watched(ids: Tensor) -> None:
-        if written := _until_end(model, ids[0, begins:].tolist()):
-            growth(Written(written, cache, 0, start))
-
-    return watched
+    return criterion
 
 
 def _until_end(model: Runner, ids: Sequence[int]) -> tuple[int, ...]:

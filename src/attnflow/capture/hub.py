@@ -195,16 +195,11 @@ def _from_pretrained(
             loaded = loaded.to(place)
         elif dtype != "auto" and place is not None and all(is_plain(p) for p in loaded.parameters()):
             loaded = loaded.to(arguments["dtype"])  # transformers leaves dequantised weights in bfloat16
-        return loaded, _processor(transformers, name, config, options, hears(loaded)), config, pooling
+        return loaded, _processor(transformers, name, config, options), config, pooling
     except InputError:
         raise
     except Exception as e:  # the libraries below raise many kinds of errors
         raise _explained(name, options, e, allow_pickle, quantised_by(config)) from e
-
-
-def hears(model: Any) -> bool:
-    """Return whether a model takes audio."""
-    return getattr(model, "main_input_name", "") in ("input_values", "input_features")
 
 
 def quantised_by(config: Any) -> str | None:
@@ -291,15 +286,10 @@ def _encoder_alone(config: Any) -> Any:
     return getattr(transformers, f"{type(config).__name__.removesuffix('Config')}EncoderModel", None)
 
 
-def _processor(transformers: Any, name: str, config: Any, options: dict[str, Any], sounds: bool) -> Any:
-    """Return the tokenizer, or what else the model's inputs need; None if the repository has none.
-
-    sounds: whether the model takes audio.
-    """
-    order: tuple[str, ...] = ("AutoProcessor", "AutoTokenizer", "AutoImageProcessor", "AutoFeatureExtractor")
-    if not sounds and not any(
-        hasattr(config, part) for part in ("vision_config", "audio_config", "patch_size", "num_mel_bins", "conv_dim")
-    ):
+def _processor(transformers: Any, name: str, config: Any, options: dict[str, Any]) -> Any:
+    """Return the tokenizer, or what else the model's inputs need; None if the repository has none."""
+    order: tuple[str, ...] = ("AutoProcessor", "AutoTokenizer", "AutoImageProcessor")
+    if not any(hasattr(config, part) for part in ("vision_config", "patch_size")):
         order = ("AutoTokenizer",)
     failure = ""
     for kind in order:

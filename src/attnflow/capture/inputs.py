@@ -6,10 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -17,8 +15,6 @@ from torch.nn.utils.rnn import pad_sequence
 from attnflow._arrays import FloatArray
 from attnflow.capture.images import read_image
 from attnflow.capture.picture import Picture
-from attnflow.capture.sound import Sound, heard
-from attnflow.capture.wav import read_wav, resampled, scaled
 from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError, TextError, a_type
 from attnflow.texts.units import WORD, is_mark
@@ -41,8 +37,6 @@ class Encoded:
     target: the decoder's text.
     picture: an image within a text.
     wiring: how its patches feed positions of the text.
-    sound: the audio input.
-    rate: the sampling rate of its waveform, in Hz.
     cut: the number of tokens before truncation to the model's limit.
     image: what a vision model saw, uint8 [height, width, 3], made small.
     """
@@ -56,22 +50,18 @@ class Encoded:
     patches: tuple[int, int] | None = None
     target: Encoded | None = None
     picture: Picture | None = None
-    sound: Sound | None = None
     wiring: Wiring | None = None
-    rate: int = 16000
     cut: int | None = None
     image: FloatArray | None = None
 
 
-def labelled(
-    tensors: dict[str, Tensor], tokens: Sequence[str], special: Sequence[bool] | None = None, **more: Any
-) -> Encoded:
+def labelled(tensors: dict[str, Tensor], tokens: Sequence[str], special: Sequence[bool] | None = None) -> Encoded:
     """Label positions that are each a separate word: patches, frames, or ids without a tokenizer."""
     marks = tuple(special) if special is not None else (False,) * len(tokens)
     number = count()
     ids = [None if mark else next(number) for mark in marks]
     words = tuple(t for t, mark in zip(tokens, marks, strict=True) if not mark)
-    return Encoded(tensors, tuple(tokens), marks, tuple(ids), words, **more)
+    return Encoded(tensors, tuple(tokens), marks, tuple(ids), words)
 
 
 def encode_text(tokenizer: Any, text: Any, limit: int | None, truncate: bool, target: bool = False) -> Encoded:
@@ -144,14 +134,17 @@ def unusable(tokenizer: Any, text: Any, limit: int | None) -> InputError | None:
         return InputError(
             "this model was wrapped without a tokenizer: give wrap(model, tokenizer), or a dict of tensors"
         )
+    if not getattr(tokenizer, "is_fast", False):
+        return InputError(
+            f"{type(tokenizer).__name__} does not say which characters its tokens have: load the fast tokenizer, "
+            "AutoTokenizer.from_pretrained(…, use_fast=True), or give token numbers, a dict of tensors"
+        )
     return None
 
 
 def tokenize(tokenizer: Any, parts: Sequence[tuple[str, ...]], target: bool, **more: Any) -> BatchEncoding:
-    """Tokenize texts, or pairs of them, with offsets if the tokenizer has them."""
-    options: dict[str, Any] = {"return_special_tokens_mask": True, "verbose": False, **more}
-    if getattr(tokenizer, "is_fast", False):
-        options["return_offsets_mapping"] = True
+    """Tokenize texts, or pairs of them, with the characters of each token."""
+    options = {"return_special_tokens_mask": True, "return_offsets_mapping": True, "verbose": False, **more}
     texts = {"text_target" if target else "text": [part[0] for part in parts]}
     if len(parts[0]) == 2:
         texts["text_pair"] = [part[1] for part in parts]
@@ -206,12 +199,9 @@ def _encoded(
         group = Group.of(tokenizer, tokenized)
         ids, marks = tokenized["input_ids"][0], list(map(bool, tokenized["special_tokens_mask"][0]))
     raw = [group.pieces[i] for i in ids]
-    if getattr(tokenizer, "is_fast", False):
-        sequence = tokenized.sequence_ids(place)
-        offsets = own_ranges(parts, raw, tokenized["offset_mapping"][place], sequence)
-        tokens, word_ids, words = by_offsets(parts, raw, marks, offsets, sequence)
-    else:
-        tokens, word_ids, words = by_marks(raw, marks)
+    sequence = tokenized.sequence_ids(place)
+    offsets = own_ranges(parts, raw, tokenized["offset_mapping"][place], sequence)
+    tokens, word_ids, words = by_offsets(parts, raw, marks, offsets, sequence)
     tensors = {name: rows[place] for name, rows in group.rows.items()}
     return Encoded(
         tensors, tokens, tuple(marks), word_ids, words, " ".join(parts), cut=whole if whole > len(ids) else None
@@ -309,7 +299,7 @@ def by_offsets(
 
 
 def by_marks(raw: list[str], marks: list[bool]) -> Labels:
-    """Label tokens by the marks of tokenizers without offsets: ▁ and Ġ begin a word, ## continues one."""
+    """Label tokens whose text is unknown by their marks: ▁ and Ġ begin a word, ## continues one."""
     wordpiece = any(piece.startswith("##") for piece in raw)
     begins = any(piece[:1] in "▁Ġ" for piece in raw if piece)
     tokens: list[str] = []
@@ -359,33 +349,6 @@ def encode_image(processor: Any, image: Any, patch: tuple[int, int] | None) -> E
         return Encoded(tensors)
     patches = (int(height) // patch[0], int(width) // patch[1])
     return Encoded(tensors, tuple(f"{r},{c}" for r in range(patches[0]) for c in range(patches[1])), patches=patches)
-
-
-def encode_audio(processor: Any, audio: Any, name: str, rate: int | None) -> Encoded:
-    """Encode a waveform (one row of numbers, or the path of a WAV file) with the feature extractor."""
-    extractor = getattr(processor, "feature_extractor", processor)
-    if not hasattr(extractor, "sampling_rate"):  # a tokenizer, which takes no audio
-        extractor = None
-    expected_rate = int(getattr(extractor, "sampling_rate", None) or rate or 16000)
-    if isinstance(audio, str | Path):
-        audio = resampled(*read_wav(audio), expected_rate)
-    elif rate is not None and rate != expected_rate:
-        raise InputError(f"the audio has {rate} Hz and the model takes {expected_rate}: resample it first")
-    try:
-        samples = np.asarray(audio)
-        wave = scaled(samples) if samples.ndim == 1 and samples.size else samples.astype(np.float32)
-    except InputError:
-        raise
-    except (TypeError, ValueError):
-        raise InputError(f"audio is {kind(audio)}: expected a one-dimensional waveform") from None
-    if wave.ndim != 1 or not wave.size:
-        raise InputError(f"audio has shape {wave.shape}: expected a one-dimensional waveform")
-    if extractor is None:
-        if name != "input_values":
-            raise InputError("this model was wrapped without a feature extractor: give wrap(model, processor)")
-        return Encoded({name: torch.from_numpy(wave)[None]}, sound=heard(wave, expected_rate), rate=expected_rate)
-    features = extractor(wave, sampling_rate=expected_rate, return_tensors="pt")
-    return Encoded({name: features[name]}, sound=heard(wave, expected_rate), rate=expected_rate)
 
 
 def runs_alone(tensors: Mapping[str, Tensor]) -> bool:

@@ -62,7 +62,6 @@ class Inside:
     find_evidence: splits the answer's score over the edges of all layers.
     causal: whether positions look back only.
     place: the position that answers; None if the whole text does.
-    attention: [layer, query, key], heads reduced, if there are no layers.
     """
 
     layers: tuple[Layer, ...]
@@ -71,7 +70,6 @@ class Inside:
     find_evidence: Callable[[], Evidence] | None = None
     causal: bool = False
     place: int | None = None
-    attention: Tensor | None = None
 
     @cached_property
     def evidence(self) -> Evidence:

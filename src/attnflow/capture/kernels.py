@@ -8,8 +8,6 @@ a fixed order, so that two runs give the same bits.
 
 from __future__ import annotations
 
-import importlib
-from functools import cache
 from typing import Any
 
 import torch
@@ -17,10 +15,8 @@ import triton
 import triton.language as tl
 
 Tensor = Any
-Hopper = Any  # a module, or None if it is not available
 
 LOG2E = 1.4426950408889634
-GLUON = "3.6."  # the Triton version whose experimental language `hopper` is written in
 
 
 def transposed_product(query: Tensor, key: Tensor, lse: Tensor, r: Tensor, **options: Any) -> Tensor:
@@ -56,10 +52,6 @@ def head_sums(
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
     shift = shifts_of(lse.reshape(batch, heads, queries).float().contiguous(), r.float().contiguous())
-    if window is None and not softcap and bias is None:
-        fast = hopper_kernels(query)
-        if fast is not None and copied(query) and aligned(key):
-            return fast.sums(query, key, shift, scale * LOG2E, causal)
     out = torch.empty((batch, heads, keys), dtype=torch.float32, device=query.device)
     block_k, block_q, warps, stages = _tiles(query.dtype, size, bias is not None)
     _transposed_product[(triton.cdiv(keys, block_k), heads, batch)](
@@ -97,10 +89,6 @@ def log_sum_exp(
     """
     batch, heads, queries, size = query.shape
     keys = key.shape[2]
-    if window is None and not softcap and bias is None and sinks is None and spans is None:
-        fast = hopper_kernels(query)
-        if fast is not None and copied(key) and aligned(query):
-            return fast.log_sum_exp(query, key, scale * LOG2E, causal).mul_(1 / LOG2E)
     out = torch.empty((batch, heads, queries), dtype=torch.float32, device=query.device)
     block_q, block_k, warps, stages = _tiles(query.dtype, size, bias is not None)
     _log_sum_exp[(triton.cdiv(queries, block_q), heads, batch)](
@@ -130,40 +118,6 @@ def _tiles(dtype: Any, size: int, busy: bool) -> tuple[int, int, int, int]:
     if padded > 128:
         return 128, 64, 8, 2
     return 128, 64, 8 if busy else 4, 3
-
-
-def hopper_kernels(x: Tensor, name: str = "hopper") -> Hopper:
-    """Return the module of this name, `hopper` or `hopper_edges`, if the tensor is on a GPU that it was written for.
-
-    Its language is experimental: with any Triton but the one it was tested with, the plain kernels do everything.
-    """
-    return _hopper(name) if x.is_cuda and _capability(x.device) == (9, 0) else None
-
-
-@cache
-def _capability(device: Any) -> tuple[int, ...]:
-    return tuple(torch.cuda.get_device_capability(device))
-
-
-def copied(x: Tensor) -> bool:
-    """Return whether Hopper's copy engine can address this tensor, [batch, heads, positions, size]."""
-    return aligned(x) and all(stride > 0 and stride % 8 == 0 for stride in x.stride()[:3])
-
-
-def aligned(x: Tensor) -> bool:
-    """Return whether `hopper` has a kernel for its type and size."""
-    half = x.dtype in (torch.bfloat16, torch.float16)
-    return half and x.shape[3] in (64, 128) and x.data_ptr() % 16 == 0 and x.stride(3) == 1
-
-
-@cache
-def _hopper(name: str) -> Hopper:
-    if not str(triton.__version__).startswith(GLUON):
-        return None
-    try:
-        return importlib.import_module(f"attnflow.capture.{name}")
-    except (ImportError, AttributeError):  # the language, or parts of it, have moved
-        return None
 
 
 def shifts_of(lse: Tensor, r: Tensor | None) -> Tensor:

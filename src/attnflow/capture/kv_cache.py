@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.paged import PagedCache, Pages, Stored, gathered
+from attnflow.capture.fingerprint import fingerprint
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,24 +27,24 @@ class StoredLayer:
     first: the number of earlier positions of the prompt that a sliding window has dropped.
     """
 
-    keys: Stored
-    values: Stored
+    keys: Tensor
+    values: Tensor
     first: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A cache as it was when it was given: its keys and values, and how often those had been written to.
+    """A cache as it was when it was given: its keys and values, and their fingerprint.
 
     Explanations read the cache later without a copy, so a later change would be explained instead.
     """
 
     layers: Sequence[StoredLayer]
     length: int
-    versions: Sequence[int]
+    contents: tuple[int, ...]
 
     def check(self) -> None:
-        if _versions(self.layers) != list(self.versions):
+        if _contents(self.layers) != self.contents:
             raise InputError(
                 "the cache was changed after it was given, and its old contents are what this answer was read from: "
                 "explain the answer before using the cache again, or give a copy of it"
@@ -54,13 +54,11 @@ class Snapshot:
 def snapshot(cache: Any, length: int) -> Snapshot | None:
     """Return the first ``length`` positions of a cache of one text; None if it does not have them."""
     layers = stored_layers(cache, length)
-    return None if layers is None else Snapshot(layers, length, _versions(layers))
+    return None if layers is None else Snapshot(layers, length, _contents(layers))
 
 
-def _versions(layers: Sequence[StoredLayer]) -> list[int]:
-    """Return how often each tensor was written to, which views share. Inference tensors stay at 0."""
-    lie = [x if isinstance(x, Tensor) else x.store for layer in layers for x in (layer.keys, layer.values)]
-    return [0 if x.is_inference() else x._version for x in lie]
+def _contents(layers: Sequence[StoredLayer]) -> tuple[int, ...]:
+    return fingerprint(x for layer in layers for x in (layer.keys, layer.values))
 
 
 class KeysLost(InputError):
@@ -77,8 +75,6 @@ def stored_layers(cache: Any, length: int, item: int = 0, start: int = 0) -> lis
     if isinstance(cache, Snapshot):
         cache.check()
         return list(cache.layers) if cache.length == length and item == start == 0 else None
-    if isinstance(cache, PagedCache):
-        return _paged_layers(cache, length) if item == start == 0 else None
     layers = []
     for keys, values, dropped, end in _tensors(cache):
         # only a layer with a window may lack dropped positions, and that is checked against the mask
@@ -93,7 +89,7 @@ def stored_layers(cache: Any, length: int, item: int = 0, start: int = 0) -> lis
 def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies: int = 1) -> KeyValueCache | None:
     """Return a transformers cache that shows ``length`` positions of another one, from ``start`` on.
 
-    Nothing is copied until a layer runs, except pages. Return None if the other cache does not contain all of them.
+    Nothing is copied until a layer runs. Return None if the other cache does not contain all of them.
 
     item: the number of the text in a batch.
     copies: the number of texts that share the cache.
@@ -111,10 +107,9 @@ def reading_cache(cache: Any, length: int, item: int = 0, start: int = 0, copies
         return None
     layers = []
     for one in stored:
-        keys, values = gathered(one.keys), gathered(one.values)
         layer = Prefix()
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = (x.expand(copies, -1, -1, -1) for x in (keys, values))
+        layer.lazy_initialization(one.keys, one.values)
+        layer.keys, layer.values = (x.expand(copies, -1, -1, -1) for x in (one.keys, one.values))
         layers.append(layer)
     return Cache(layers=layers)
 
@@ -161,50 +156,6 @@ class CacheInPlace:
                 "an attention call has different keys and values from those that the cache received just before"
             )
         return self.latest.pop()[2]
-
-
-def _paged_layers(cache: PagedCache, length: int) -> list[StoredLayer] | None:
-    if not check_pages(cache) or cache.length < length:
-        return None
-    # a copy, because it is small and servers write to theirs
-    table = cache.table.to(cache.keys[0].device, torch.long, copy=True)
-    return [
-        StoredLayer(Pages(keys, table, length), Pages(values, table, length))
-        for keys, values in zip(cache.keys, cache.values, strict=True)
-    ]
-
-
-def check_pages(cache: PagedCache) -> bool:
-    """Refuse malformed pages; return False if there are none."""
-    keys, values, table = list(cache.keys), list(cache.values), cache.table
-    if not isinstance(table, Tensor) or not all(isinstance(x, Tensor) for x in (*keys, *values)):
-        raise InputError("a PagedCache has keys, values or a table that are not tensors: expected torch tensors")
-    if len(keys) != len(values):
-        raise InputError(
-            f"a PagedCache has keys of {len(keys)} layers and values of {len(values)}: expected the same number"
-        )
-    if not keys or cache.length < 1:
-        return False
-    shapes = {tuple(x.shape[:3]) for x in (*keys, *values)}
-    if len(shapes) != 1 or any(x.dim() != 4 for x in (*keys, *values)):
-        listed = ", ".join(map(str, sorted({tuple(x.shape) for x in (*keys, *values)})))
-        raise InputError(
-            f"the pages have the shapes {listed}: expected [page, place in the page, key head, size], the same in "
-            "all layers"
-        )
-    pages, places, _ = shapes.pop()
-    if table.dim() != 1 or table.is_floating_point() or table.dtype == torch.bool:
-        raise InputError(f"table is {table.dtype} of shape {tuple(table.shape)}: expected one row of page numbers")
-    if len(table) * places < cache.length:
-        raise InputError(
-            f"table has {len(table)} pages of {places} positions, but length is {cache.length}: expected enough "
-            "pages for all positions"
-        )
-    if int(table.min()) < 0 or int(table.max()) >= pages:
-        raise InputError(
-            f"table contains the pages {int(table.min())} to {int(table.max())}: expected 0 to {pages - 1}"
-        )
-    return True
 
 
 def _tensors(cache: Any) -> list[tuple[Tensor | None, Tensor | None, int, int]]:

@@ -2,9 +2,8 @@
 
 One forward pass without gradients keeps these states. Gradients begin at the output of the last layer, where the head
 gives ``∂y/∂x``. From the top down, each layer then runs again on its states, which gives the gradient of its attention
-output and ``∂y/∂x`` below it. If there is room (`attnflow.capture.room`), the first layers run with gradients right
-away, each from its own states, and need not run again. With everything held constant (`attnflow.capture.freeze`) the
-same descent gives answer edges, which are checked as in `attnflow.capture.frozen`.
+output and ``∂y/∂x`` below it. With everything held constant (`attnflow.capture.freeze`) the same descent gives answer
+edges, which are checked as in `attnflow.capture.frozen`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,10 @@ from attnflow.capture.fused import attention_output
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.layer_calls import output_of, states_of, with_output, with_states
 from attnflow.capture.linear import Operands
-from attnflow.capture.offload import Lane, downwards
-from attnflow.capture.ranks import ranks_of, spread_modules
-from attnflow.capture.room import Room, room_on
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Scores, Weighing, scores_of
 from attnflow.capture.sublayer import layer_path
 from attnflow.capture.verify import cover
-from attnflow.capture.wrappers import check_weights_stay
 from attnflow.errors import ModelError
 
 
@@ -56,36 +51,24 @@ class LayerGraph:
     """The autograd graph of a layer, from the leaf that entered to the states that left.
 
     constants: what a frozen layer adds to states.
-    version: that of the states, which shows whether they were changed since.
     """
 
     entered: Tensor
     left: Tensor
     attended: tuple[Attended, ...]
     constants: tuple[Tensor, ...]
-    version: int
 
     @classmethod
     def of(cls, entered: Tensor, out: Tensor, attended: Sequence[Attended], constants: Sequence[Tensor]) -> LayerGraph:
         """Build the graph of a layer that has just run, while gradients are still on."""
         left = out.view_as(out)  # under `Freeze`, an activation that waits to be a gate becomes a state when it is used
-        return cls(entered, left, tuple(attended), tuple(constants), left._version)
+        return cls(entered, left, tuple(attended), tuple(constants))
 
-    def leads_to(self, above: Tensor) -> bool:
-        """Return whether the next layer received exactly the states that left, in the same memory and unchanged."""
-        mine, other = ((x.data_ptr(), x.shape, x.stride()) for x in (self.left, above))
-        return mine == other and bool(self.left._version == self.version)
-
-    def gradients(self, upstream: Tensor, again: bool) -> tuple[Tensor | None, ...]:
-        """Return ∂y of the attention output, of the states that entered, and of the constants.
-
-        again: keep the graph.
-        """
+    def gradients(self, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Return ∂y of the attention output, of the states that entered, and of the constants."""
         leaves = [self.attended[0].output, self.entered, *self.constants]
         with torch.inference_mode(False), torch.enable_grad(), routes.running():
-            gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
-                self.left, leaves, upstream, retain_graph=again, allow_unused=True
-            )
+            gradients: tuple[Tensor | None, ...] = torch.autograd.grad(self.left, leaves, upstream, allow_unused=True)
         return gradients
 
 
@@ -94,14 +77,12 @@ class LayerCall:
     """One call of a layer. Arguments other than the states are shared between layers.
 
     states: [text, position, width], the layer's input.
-    graph: its autograd graph, if kept.
     """
 
     module: Any
     states: Tensor
     args: tuple[Any, ...]
     named: Mapping[str, Any]
-    graph: LayerGraph | None = None
 
     def run(self, states: Tensor) -> Tensor:
         args, named = with_states(self.args, self.named, states)
@@ -121,7 +102,7 @@ class Conserved:
 class Descent:
     """The way from an answer's score down through the layers, which can be repeated.
 
-    calls: those of the layers, from the input up; in host memory if there is a lane.
+    calls: those of the layers, from the input up.
     top: the output of the last layer.
     upstream: ∂y/∂top.
     constants, exact: for frozen passes, the parts of y from the head's biases and from the score's constant.
@@ -132,7 +113,6 @@ class Descent:
     checked: Checked
     frozen: bool
     calls: Sequence[LayerCall]
-    lane: Lane | None
     top: Tensor
     upstream: Tensor
     y: float
@@ -150,11 +130,9 @@ class Descent:
         self.model.check_evaluating()
         routes.prepare(self.model.model, self.checked.route)  # in case it was unwrapped since
         above, upstream, biases = self.top, self.upstream, self.constants
-        numbers = reversed(range(len(self.calls)))
-        for number, call in zip(numbers, downwards(self.calls, self.lane), strict=True):
+        for number, call in reversed(list(enumerate(self.calls))):
             layer, upstream, more = self._through(number, call, above, upstream)
             above, biases = call.states, biases + more.to(biases.device)
-            del call
             if number == 0 and layer.holds is not None:  # before the caller has all of them
                 self._check_conserved(layer.holds, float(biases))
             yield layer
@@ -169,10 +147,9 @@ class Descent:
         self, number: int, call: LayerCall, above: Tensor, upstream: Tensor
     ) -> tuple[Operands, Tensor, Tensor]:
         """Go back through one layer: return its operands, ∂y/∂x below it, and the part of its biases."""
-        kept = call.graph if call.graph is not None and call.graph.leads_to(above) else None
-        graph = kept or self._again(number, call, above)
+        graph = self._again(number, call, above)
         self._check_attention(number, len(graph.attended))
-        direction, below, *others = graph.gradients(upstream, again=kept is not None)
+        direction, below, *others = graph.gradients(upstream)
         if below is None or direction is None:
             raise ModelError(
                 f"the output of layer {number} of {type(self.model.model).__name__} does not depend on its attention "
@@ -190,7 +167,7 @@ class Descent:
         """Run the layer again on its states, with gradients."""
         attended: list[Attended] = []
         collector = Collector("layers", attend=_attending(attended, self.frozen))
-        freeze = Freeze(spread=spread_modules(call.module)) if self.frozen else Unchanging()
+        freeze = Freeze() if self.frozen else Unchanging()
         with torch.inference_mode(False), torch.enable_grad(), routes.running(), collecting(collector), freeze:
             x = call.states.detach().requires_grad_()
             graph = LayerGraph.of(x, call.run(x), attended, _constants_of(freeze))
@@ -230,7 +207,6 @@ class LayerPass:
     logits: Tensor
     frozen: bool
     calls: Sequence[LayerCall]
-    lane: Lane | None
     top: Tensor
     constants: Sequence[Tensor]
 
@@ -250,7 +226,6 @@ class LayerPass:
             self.batch.checked,
             self.frozen,
             self.calls,
-            self.lane,
             self.top.detach(),
             upstream,
             float(y.detach()),
@@ -259,36 +234,25 @@ class LayerPass:
         )
 
 
-def run_layers(
-    model: Runner, encoded: Encoded, checked: Checked, *, frozen: bool, lane: Lane | None = None
-) -> LayerPass:
-    """Run one text and keep the states that enter each layer; gradients begin above the last one.
-
-    lane: keep the states in host memory.
-    """
+def run_layers(model: Runner, encoded: Encoded, checked: Checked, *, frozen: bool) -> LayerPass:
+    """Run one text and keep the states that enter each layer; gradients begin above the last one."""
     name = type(model.model).__name__
     if checked.route != routes.INTERFACE or checked.stack.cross:
         raise ModelError(
             "gradients without matrices need one stack of layers and the attention interface of transformers, but "
             f'{name} was captured in another way: trace it with memory="graph"'
         )
-    check_weights_stay(model.model)
     paths = [layer_path(checked.paths[i]) for i in checked.stack.main]
     if not all(paths):
         raise ModelError(f"{name} has no numbered layers, but gradients without matrices need them")
     model.check_gradients()
     cover(model, encoded.tensors, checked)  # before anything is frozen
-    collector, freeze = Collector("layers"), Freeze(spread=spread_modules(model.model)) if frozen else Unchanging()
-    listener = _Listener(collector, len(paths), freeze, lane, ranks_of(model.model) is None)
-    with_gradients = _attending(listener.attended, frozen)
+    collector, freeze = Collector("layers"), Freeze() if frozen else Unchanging()
+    listener = _Listener(collector, len(paths), freeze)
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Tensor:
-        if torch.is_grad_enabled():  # in a layer whose graph is kept
-            out = with_gradients(module, query, key, value, mask, **options)
-            scores = listener.attended[-1].scores
-        else:
-            scores = scores_of(module, query, key, mask, **options)
-            out, _ = attention_output(scores, value)
+        scores = scores_of(module, query, key, mask, **options)
+        out, _ = attention_output(scores, value)
         collector.calls.append(Call(*collector.named(module), int(query.shape[1]), scores.sinks is not None))
         return out
 
@@ -313,7 +277,7 @@ def run_layers(
         raise ModelError(f"{name} returns no logits: edges by gradients are for classifiers and language models")
     # keeping the batch must not keep the autograd graph
     batch = replace(batch, out={"logits": logits.detach()})
-    return LayerPass(batch, logits, frozen, calls, lane, tops[0], _constants_of(freeze))
+    return LayerPass(batch, logits, frozen, calls, tops[0], _constants_of(freeze))
 
 
 @dataclass(eq=False)
@@ -321,65 +285,30 @@ class _Listener:
     """Keeps the calls of layers by hooks. The output of the last layer is a leaf at which gradients begin.
 
     depth: the number of layers.
-    attended: calls of the running layer, if its graph is kept.
-    leaf: the states that entered it.
-    rooms: memory for graphs, by the device of a layer.
-    alone: whether this process has all heads; several processes would find different rooms and wait for one another.
     tops: the output of the last layer.
     """
 
     collector: Collector
     depth: int
     freeze: Freeze | Unchanging
-    lane: Lane | None
-    alone: bool = True
-    attended: list[Attended] = field(default_factory=list)
-    leaf: Tensor | None = None
-    rooms: dict[torch.device, Room] = field(default_factory=dict)
     calls: list[LayerCall] = field(default_factory=list)
     tops: list[Tensor] = field(default_factory=list)
 
-    def entering(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        if not is_collecting(self.collector):
-            return None
-        states = states_of(args, named).detach()
-        call = LayerCall(module, states, *with_states(args, named, torch.empty(0)))
-        self.calls.append(call if self.lane is None else self.lane.send(call))
-        if self.lane is not None or not self.alone or not self._room(module).enter():
+    def entering(self, module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if is_collecting(self.collector):
+            states = states_of(args, named).detach()
+            self.calls.append(LayerCall(module, states, *with_states(args, named, torch.empty(0))))
             self.freeze.within = True
-            return None
-        torch.set_grad_enabled(True)  # until the layer ends; if it fails, the end of the forward pass resets it
-        self.leaf = states.detach().requires_grad_()
-        return with_states(args, named, self.leaf)
 
     def leaving(self, module: Any, args: Any, out: Any) -> Any:
         if not is_collecting(self.collector):
             return None
         self.freeze.within = False
-        if self.leaf is not None:
-            self._keep(self.leaf, output_of(out), self._room(module))
-            out = with_output(out, output_of(out).detach())
         if len(self.calls) == self.depth:
             self.tops.append(output_of(out).detach().requires_grad_())
             torch.set_grad_enabled(True)  # until the forward pass ends, which resets it
             out = with_output(out, self.tops[-1])
         return out
-
-    def _keep(self, leaf: Tensor, out: Tensor, room: Room) -> None:
-        constants = _constants_of(self.freeze)
-        graph = LayerGraph.of(leaf, out, self.attended, constants)
-        torch.set_grad_enabled(False)
-        self.leaf = None
-        self.attended.clear()
-        constants.clear()  # those of the head come next
-        if room.leave():
-            self.calls[-1] = replace(self.calls[-1], graph=graph)
-
-    def _room(self, module: Any) -> Room:
-        device = next((p.device for p in module.parameters()), torch.device("cpu"))
-        if device not in self.rooms:
-            self.rooms[device] = room_on(device)
-        return self.rooms[device]
 
 
 def _constants_of(freeze: Freeze | Unchanging) -> list[Tensor]:

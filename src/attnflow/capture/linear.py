@@ -15,7 +15,6 @@ from torch import Tensor
 
 from attnflow.capture.exponents import exponents_of
 from attnflow.capture.fused import in_two_places
-from attnflow.capture.paged import blocks_of
 from attnflow.capture.scores import FEW, LARGE_BYTES, LazyMask, Scores, Weighing, mixed_back
 from attnflow.errors import InputError
 
@@ -47,7 +46,6 @@ class Operands:
 EDGE_BYTES = 512 << 20
 """Memory for the edges of some queries on a GPU, [query, key] with the heads summed."""
 
-HEAD_BYTES = 16 << 20
 """Memory for the weights of all heads when each head is summed separately."""
 
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -74,8 +72,7 @@ def _pieces(scores: Scores, weighing: Weighing) -> Iterator[tuple[Scores, Weighi
         yield scores, weighing, 0
         return
     last = _last_piece(scores)
-    for (start, _, keys), (_, _, values) in zip(blocks_of(scores.before), blocks_of(weighing.before), strict=True):
-        yield replace(last, key=keys, causal=False), replace(weighing, value=values, before=None), start
+    yield replace(last, key=scores.before, causal=False), replace(weighing, value=weighing.before, before=None), 0
     yield last, replace(weighing, before=None), int(scores.before.shape[2])
 
 
@@ -115,27 +112,6 @@ def step(scores: Scores, rows: Tensor, reach: int | None = None) -> Tensor:
     return pass_down(scores, rows, Weighing(1 / scores.query.shape[1]), reach=reach).to(home)
 
 
-def head_sums(scores: Scores, rows: Tensor) -> Tensor:
-    """Compute ``P_hᵀ·r`` of each head separately: [batch, row, query] -> [batch, head, row, key]."""
-    if _has_kernels(scores) and not _irregular(scores):
-        from attnflow.capture import kernels
-
-        if bool((rows < 0).any()):
-            raise InputError(
-                "rows contains negative weights, but per_head needs non-negative ones: pass positive and negative "
-                "weights separately"
-            )
-        lse, options = row_denominators(scores), _options(scores)
-        sums = [kernels.head_sums(scores.query, scores.key, lse, row, **options) for row in rows.unbind(1)]
-        return torch.stack(sums, 2)
-    out = rows.new_zeros(rows.shape[0], scores.query.shape[1], rows.shape[1], scores.keys)
-    for start, stop in scores.blocks(HEAD_BYTES):
-        weights = scores.weights(start, stop).to(rows.dtype)  # [batch, head, query, key]
-        some = rows[:, None, :, start:stop].expand(-1, weights.shape[1], -1, -1)
-        out[..., : weights.shape[-1]] += torch.matmul(some, weights)
-    return out
-
-
 def value_gradient(scores: Scores, upward: Tensor, value: Tensor) -> Tensor:
     """Compute ``dV = Pᵀ·upward`` with constant weights: [batch, head, query, size] -> [batch, key head, key, size].
 
@@ -163,13 +139,6 @@ def squared_lengths(value: Tensor, gram: Tensor) -> Tensor | None:
     from attnflow.capture import edge_kernels
 
     return edge_kernels.squared_lengths(value, gram)
-
-
-def row_denominators(scores: Scores) -> Tensor:
-    """Return the log-sum-exp of every row, [batch, head, query]."""
-    if scores.lse is not None or _has_kernels(scores):
-        return _lse(scores)
-    return torch.cat([scores.log_sum_exp(start, stop) for start, stop in scores.blocks()], -1)
 
 
 def pass_down(
@@ -318,68 +287,6 @@ def _thin(rows: Tensor, edges: Tensor) -> Tensor:
 
         return edge_kernels.thin_product(rows, edges)
     return torch.matmul(rows, edges)
-
-
-def seen_by(scores: Scores) -> Tensor:
-    """Return how many queries see each key: [key], of one text."""
-    n = scores.keys
-    if not _irregular(scores):
-        if not (scores.causal or (isinstance(scores.mask, LazyMask) and scores.mask.plain != "full")):
-            return scores.query.new_full((n,), scores.queries, dtype=torch.long)
-        window = (scores.mask.window if isinstance(scores.mask, LazyMask) else None) or n
-        return torch.arange(n, 0, -1, device=scores.query.device).clamp(max=window)
-    counts = scores.query.new_zeros(n, dtype=torch.long)
-    for start, stop in scores.blocks():
-        counts += scores.sees(start, stop)[0].any(0).sum(0)
-    return counts
-
-
-def received(scores: Scores) -> Tensor:
-    """Return what uniform attention sends to each key, ``Σ_q [q sees k] / keys that q sees``: [key], of one text."""
-    if not _irregular(scores):
-        every = torch.ones(1, 1, scores.queries, device=scores.query.device, dtype=torch.float64)
-        return uniform_step(scores, every)[0, 0]
-    sums = torch.zeros(scores.keys, device=scores.query.device, dtype=torch.float64)
-    for start, stop in scores.blocks():
-        seen = scores.sees(start, stop)[0].any(0).double()  # [query, key]
-        sums += (seen / seen.sum(-1, keepdim=True).clamp(min=1)).sum(0)
-    return sums
-
-
-def corrected_step(scores: Scores, rows: Tensor) -> Tensor:
-    """Compute `step` for attention that is corrected for its receptive field, as in `attnflow.receptive.layerwise`."""
-    heads, mean = scores.query.shape[1], Weighing(1 / scores.query.shape[1])
-    home, rows = rows.device, rows.to(scores.query.device)
-    field = received(scores).to(rows.dtype)
-    share = 1 / torch.where(field == 0, 1, field)
-    if scores.sinks is not None:  # keeps the sums of rows
-        rows = rows * row_sums(scores, mean).to(rows.dtype)[:, None]
-    lengths = share[None, None].expand(rows.shape[0], heads, -1).contiguous()
-    return pass_down(scores, rows, replace(mean, lengths=lengths), normalized=True).to(home)
-
-
-def gathered(layers: Iterator[Operands], carried: Callable[[Operands], Tensor], residual: float, field: bool) -> Tensor:
-    """Compute ``Σ_l Σ_k (Σ_q E(l)[q, k]) · Ã(l-1)[k, t]`` as defined by `Trace.gather`: [input], of one text.
-
-    Horner's rule from the top layer down gives ``s = (1 - residual)·Aᵀ·s + residual·s + Σ_q E``.
-
-    layers: from the top one down.
-    carried: returns ``Σ_q E`` of a layer, [key].
-    residual: that of the rollout.
-    field: correct for the receptive field.
-    """
-    state: Tensor | None = None
-    for o in layers:
-        sums = carried(o)
-        if field:
-            sums = sums / seen_by(o.scores).clamp(min=1).to(sums.device)
-        if state is not None and residual < 1:
-            below = (corrected_step if field else step)(o.scores, state[None, None])[0, 0]
-            state = (1 - residual) * below + residual * state
-        state = sums if state is None else state + sums
-        del o  # otherwise it would live until the next layer has run
-    assert state is not None
-    return state.clamp(min=0)
 
 
 def uniform_step(scores: Scores, rows: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +11,26 @@ import torch
 from torch import Tensor
 
 from attnflow.capture.check import Checked, half
-from attnflow.capture.collect import Call, Collector
+from attnflow.capture.collect import Call, Collector, is_collecting
 from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import check_inside, wide
 from attnflow.capture.linear import Operands, squared_lengths
-from attnflow.capture.offload import Lane, downwards
-from attnflow.capture.ranks import check_alone
+from attnflow.capture.routes import EAGER
 from attnflow.capture.runner import Batch, Runner
 from attnflow.capture.scores import Weighing, mixed
-from attnflow.capture.shares import LOOKED_AT, watching_layer
-from attnflow.capture.sublayer import FORMS, NO_MATRIX, direction_of, far_off, matrix_of, normed, off_by, refused
+from attnflow.capture.sublayer import (
+    FORMS,
+    NO_MATRIX,
+    Parts,
+    direction_of,
+    far_off,
+    layer_path,
+    matrix_of,
+    normed,
+    off_by,
+    parts_of,
+    refused,
+)
 
 PLAIN = "mean"
 VALUED = ("head-norm", "projection")
@@ -31,6 +41,12 @@ INSTEAD = 'edges="mean" does not need this'
 NUMBERS = 1 << 24
 """Numbers of projected values or directions at a time."""
 
+LOOKED_AT = 8
+"""Positions to compare: the form of a layer is the same at every position, so a few of them suffice."""
+
+Form = tuple[Any, Parts]
+"""A layer and the parts around its attention."""
+
 Descend = Callable[[], Iterator[Operands]]
 """Iterates over the layers from the top one down; each call starts again."""
 
@@ -40,14 +56,12 @@ class Keeper:
     """Takes from each attention call what its edges need, as soon as the model has computed it.
 
     edges: their name.
-    lane: the way to host memory, if layers are kept there.
     layers: from the first one up.
     gaps: the difference between the parts of each layer and its output.
     problem: why there are no parts.
     """
 
     edges: str
-    lane: Lane | None = None
     layers: list[Operands] = field(default_factory=list)
     gaps: list[Tensor] = field(default_factory=list)
     problem: str = ""
@@ -88,7 +102,7 @@ class Keeper:
         assert call.scores is not None
         operands = Operands(len(self.layers), call.scores, weighing, own)
         call.scores = call.value = None  # other references to the call must not keep the memory
-        self.layers.append(operands if self.lane is None else self.lane.send(operands))
+        self.layers.append(operands)
 
     def check(self, model: Runner, count: int) -> None:
         """Check that the layers are what their form says, with one synchronization for all of them."""
@@ -101,24 +115,21 @@ class Keeper:
             raise refused(off_by(gap), INSTEAD)
 
     def descend(self) -> Iterator[Operands]:
-        return downwards(self.layers, self.lane)
+        return reversed(self.layers)
 
 
 def unknown(model: Runner) -> str:
     return f"the layers of {type(model.model).__name__} are not built like those of {FORMS}"
 
 
-def run_kept(
-    model: Runner, encoded: Sequence[Encoded], checked: Checked, edges: str, lane: Lane | None
-) -> tuple[Batch, Descend]:
+def run_kept(model: Runner, encoded: Sequence[Encoded], checked: Checked, edges: str) -> tuple[Batch, Descend]:
     """Run texts that may run together in one forward pass; return the batch and the way down through what was kept."""
-    keeper = Keeper(edges, lane)
+    keeper = Keeper(edges)
     collector = Collector("operands", keep=keeper.take)
     with ExitStack() as stack:
         if edges in VALUED:
-            check_alone(model.model, f"edges={edges!r} needs the projections of all heads in one process")
             check_inside(model, checked)
-            forms = model.forms(checked)
+            forms = forms_of(model.model, checked)
             if not forms:
                 raise refused(unknown(model), INSTEAD)
             for layer, parts in forms:
@@ -127,10 +138,58 @@ def run_kept(
                     keeper.add(x, o, y, norm, projection)
 
                 stack.enter_context(watching_layer(layer, parts, add, collector))
-        # shares of the residual connection are only for edges that do not include it
+        # sinks are recognized by attention, which these weights are not
         batch = model.run_batch(encoded, checked, collector=collector, measure=edges not in VALUED)
     keeper.check(model, len(checked.stack.main))
     return batch, keeper.descend
+
+
+def forms_of(model: Any, checked: Checked) -> tuple[Form, ...]:
+    """Return the layers with the parts of each; empty if any has no known form."""
+    if checked.route == EAGER or checked.stack.cross:
+        return ()
+    forms: dict[str, Form] = {}  # by path: ALBERT shares layers
+    for number in checked.stack.main:
+        path = layer_path(checked.paths[number])
+        parts = parts_of(model, checked.paths[number]) if path else None
+        offloaded = parts is not None and parts.norm is not None and parts.norm.weight.is_meta
+        if parts is None or offloaded:
+            return ()
+        forms[path] = model.get_submodule(path), parts
+    return tuple(forms.values())
+
+
+@contextmanager
+def watching_layer(
+    layer: Any, parts: Parts, add: Callable[[Any, Any, Any, Any], None], collector: Collector
+) -> Iterator[None]:
+    """Call ``add(x, o, y, norm)`` for every addition of a layer while active, with the state before, what attention
+    adds, the result, and the norm after it."""
+    x: Any = None
+    o: Any = None
+
+    def enter(module: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        nonlocal x
+        if is_collecting(collector):  # hooks see the passes of all threads
+            x = args[0] if args else named.get("hidden_states")
+
+    def project(module: Any, args: Any, out: Any) -> None:
+        nonlocal o
+        if is_collecting(collector):
+            o = out
+
+    def see(module: Any, args: Any, out: Any = None) -> None:
+        nonlocal x, o
+        if is_collecting(collector):
+            add(x, o, args[0] if parts.before else out, parts.norm)
+            x = o = None
+
+    with ExitStack() as stack:
+        stack.callback(layer.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        stack.callback(parts.projection.register_forward_hook(project).remove)
+        see_at = parts.seen.register_forward_pre_hook if parts.before else parts.seen.register_forward_hook
+        stack.callback(see_at(see).remove)
+        yield
 
 
 def lengths_of(states: Tensor) -> Tensor:

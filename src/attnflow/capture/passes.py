@@ -5,26 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from attnflow._arrays import FloatArray
-from attnflow.capture.sublayer import FORMS
 from attnflow.errors import InputError
-from attnflow.graph import check_residual, with_own_shares, with_residual
+from attnflow.graph import with_residual
 from attnflow.selection import Row
 from attnflow.sinks import kept_at_home, sink_positions
 
 if TYPE_CHECKING:
     from attnflow.capture.inside import Inside
     from attnflow.capture.picture import Picture
-    from attnflow.capture.sound import Sound
-    from attnflow.capture.tower import Tower
-
-
-Residual = float | Literal["measured"]
-"""The weight of the residual connection: one for all positions, or the one measured at each."""
 
 
 class Prediction(NamedTuple):
@@ -47,7 +40,6 @@ class Step:
     residual: whether there is a residual connection; merging patches has none.
     whole: whether the weights already include it.
     lengths: norms of the values at the keys, [key]; None if unknown.
-    own: the measured weight of the residual connection, [query]; None if unknown.
     """
 
     weights: Tensor
@@ -55,13 +47,10 @@ class Step:
     residual: bool = True
     whole: bool = False
     lengths: Tensor | None = None
-    own: Tensor | None = None
 
-    def graph(self, residual: Residual) -> Tensor:
+    def graph(self, residual: float) -> Tensor:
         if not self.residual or self.whole:
             return self.weights
-        if isinstance(residual, str):
-            return with_own_shares(self.weights, measured_shares(self.own).to(self.weights.dtype))
         return with_residual(self.weights, residual)
 
     @cached_property
@@ -81,25 +70,6 @@ class Step:
         return replace(self, weights=kept_at_home(self.weights, self.sinks))
 
 
-def measured_shares(own: Tensor | None) -> Tensor:
-    """Return the measured weights of the residual connection of a layer; refuse if there are none."""
-    if own is None:
-        raise InputError(
-            f'residual="measured" needs to know what attention adds to each state, which is known for {FORMS} with one '
-            "stack of layers, but not for this trace: give a weight between 0 and 1"
-        )
-    return own
-
-
-def check_shares(residual: Residual) -> None:
-    """Check that it is a weight of the residual connection, or "measured"."""
-    if isinstance(residual, str):
-        if residual != "measured":
-            raise InputError(f'residual={residual!r}: expected a weight between 0 and 1, or "measured"')
-    else:
-        check_residual(residual)
-
-
 @dataclass(frozen=True, eq=False)
 class Pass:
     """A forward pass.
@@ -114,8 +84,6 @@ class Pass:
     patches: rows and columns of an image's patches.
     picture: an image within a text, whose patches are some of its positions.
     image: what a vision model saw, uint8 [height, width, 3], made small.
-    tower: the vision tower below it.
-    sound: the audio whose seconds the first positions represent.
     weights: heads of the layers for which they were kept, [head, query, key].
     encoder: the source alone.
     inside: the inside of the layers, if edges other than the weights were requested.
@@ -135,8 +103,6 @@ class Pass:
     first_query: int = 0
     patches: tuple[int, int] | None = None
     picture: Picture | None = None
-    sound: Sound | None = None
-    tower: Tower | None = field(default=None, repr=False)
     weights: Mapping[int, Tensor] = field(default_factory=dict, repr=False)
     encoder: Pass | None = field(default=None, repr=False)
     word_groups: tuple[tuple[int, ...], ...] | None = field(default=None, repr=False)

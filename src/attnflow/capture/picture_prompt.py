@@ -26,7 +26,8 @@ def read_picture_prompt(
     tensors, contents = features(model, prompt, image, system, interpret_special)
     ids = [int(i) for i in tensors["input_ids"][0].tolist()]
     places = image_places(model.config, ids)
-    picture = picture_of(encode.wired(model, tensors, places), places)
+    wiring = encode.wired(model, tensors, places)
+    picture = picture_of(wiring, places)
     result = prompt_of_ids(model, ids)
     names = {place: picture.name(number) for number, place in enumerate(picture.places)} if picture else {}
     tokens, special = list(result.tokens), list(result.special)
@@ -44,7 +45,7 @@ def read_picture_prompt(
     return replace(
         result, tokens=tuple(tokens), special=tuple(special), word_ids=tuple(word_ids), word_texts=tuple(texts),
         messages=messages, template=tuple(mark and i not in places for i, mark in enumerate(template)), tensors=beside,
-        image=tuple(places), picture=picture, photo=image,
+        image=tuple(places), picture=picture, wiring=wiring, photo=image,
     )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def _is_among(model: Runner, *lists: str) -> bool:
     """Return whether the class of the model is in one of these lists of transformers."""
     from transformers.models.auto import modeling_auto as auto
 
-    classes = {cls.__name__ for cls in type(model.model).__mro__}  # FSDP puts its own class before the model's
+    classes = {cls.__name__ for cls in type(model.model).__mro__}
     return any(not classes.isdisjoint(getattr(auto, name).values()) for name in lists)
 
 

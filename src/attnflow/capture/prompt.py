@@ -12,10 +12,11 @@ from torch import Tensor
 from attnflow.capture import chat, control, inputs
 from attnflow.capture.chat import Content
 from attnflow.capture.control import Tokens
-from attnflow.capture.decoded import aligned, decoded
+from attnflow.capture.decoded import decoded
 from attnflow.capture.encode import check_vocabulary
 from attnflow.capture.picture import Picture
 from attnflow.capture.runner import Runner
+from attnflow.capture.wiring import Wiring
 from attnflow.errors import InputError, TextError
 from attnflow.texts import units
 from attnflow.texts.spans import Span as Span
@@ -38,11 +39,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Units:
-    """Units of a prompt in order: how each is shown, its token numbers, and its characters of the prompt's text."""
+    """Units of a prompt in order: how each is shown, its token numbers, and its characters of the prompt's text.
+
+    breaks: the white space after each unit that belongs to its last token (".\\n\\n" is one token in many models).
+    """
 
     texts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
     ranges: tuple[Range, ...]
+    breaks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +62,7 @@ class Prompt:
     tensors: the model's inputs other than the tokens, for an image.
     image: the positions that represent it.
     picture: their layout, if known.
+    wiring: how patches feed them, if known.
     photo: the image as it was given.
     """
 
@@ -73,6 +79,7 @@ class Prompt:
     tensors: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     image: tuple[int, ...] = ()
     picture: Picture | None = None
+    wiring: Wiring | None = None
     photo: Any = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -82,8 +89,9 @@ class Prompt:
         """Return the units of this kind, each with its tokens.
 
         "token" means every token. Other units leave out special tokens and the chat template. "word", "sentence" and
-        "paragraph" do not cross the border of a message or document. "message" and "document" are named, not quoted. An
-        image is a separate unit, before the others; among words, each of its places is one.
+        "paragraph" do not cross the border of a message or document. "message" and "document" are named, not quoted. White
+        space around a unit belongs to no unit: what is left out leaves paragraphs apart. An image is a separate unit,
+        before the others; among words, each of its places is one.
         """
         if not isinstance(unit, str) or unit not in UNITS:
             raise InputError(f"unit is {unit!r:.60}: expected one of {', '.join(UNITS)}")
@@ -95,7 +103,8 @@ class Prompt:
             marks = tuple(mark or i in self.image for i, mark in enumerate(self.special))
             others = replace(self, special=marks, image=()).units(unit)
             at = self.offsets[self.image[0]][0]
-            return Units(("image", *others.texts), (self.image, *others.groups), ((at, at), *others.ranges))
+            breaks = ("", *others.breaks)
+            return Units(("image", *others.texts), (self.image, *others.groups), ((at, at), *others.ranges), breaks)
         if unit in ("message", "document"):
             parts = self.messages if unit == "message" else self.documents
             if not parts:
@@ -127,14 +136,24 @@ class Prompt:
             start, end = self._written(i)
             following = (start, end) if end > start else following  # a mark of a word's beginning belongs to the word
             places.append(following)
+        ranges = [self._stripped(start, end) for start, end in ranges]
         groups = units.assign(places[::-1], ranges)
         keep = [k for k, group in enumerate(groups) if group]
+        ends = [self.text[ranges[k][1] : self.offsets[groups[k][-1]][1]] for k in keep]
         return Units(
-            tuple(texts[k] for k in keep), tuple(tuple(groups[k]) for k in keep), tuple(ranges[k] for k in keep)
+            tuple(texts[k] for k in keep),
+            tuple(tuple(groups[k]) for k in keep),
+            tuple(ranges[k] for k in keep),
+            tuple(end if end.isspace() else "" for end in ends),
         )
 
+    def _stripped(self, start: int, end: int) -> Range:
+        """Return a range without the white space around it."""
+        inside = self.text[start:end]
+        return start + len(inside) - len(inside.lstrip()), end - len(inside) + len(inside.rstrip())
+
     def _written(self, token: int) -> Range:
-        """Return a token's characters without leading white space, which belongs to the sentence before."""
+        """Return a token's characters without leading white space, which is between units."""
         start, end = self.offsets[token]
         lead = end - start - len(self.text[start:end].lstrip())
         return (start + lead, end) if start + lead < end else (start, end)
@@ -182,7 +201,7 @@ def read_prompt(
         its text on the lines below, and a blank line.
     system: a system message before the others. A text prompt then becomes a user message, which needs a chat template.
     interpret_special: let special tokens that are written literally in texts ("<|im_start|>", "</s>") act as special
-        tokens. Otherwise they are plain text.
+        tokens. Otherwise such texts are refused.
     """
     if model.tokenizer is None:
         raise InputError(
@@ -292,36 +311,30 @@ def _check_usable(model: Runner, text: str) -> None:
 
 
 def _tokens(tokenizer: Any, text: str, plain: Sequence[Range], add_special: bool) -> Tokens:
-    """Tokenize the text such that plain ranges contain no control token."""
+    """Tokenize the text; refuse control tokens within the plain ranges."""
     tokens = _tokenized(tokenizer, text, add_special)
     signs = control.acting(tokenizer, text, tokens.ids, tokens.offsets)
-    if any(sign and inside for sign, inside in zip(signs, _within(tokens.offsets, plain), strict=True)):
-        if not getattr(tokenizer, "is_fast", False) and list(plain) == [(0, len(text))]:
-            return _tokenized(tokenizer, text, add_special, split_special_tokens=True)
-        ids, offsets, added = control.encode_apart(tokenizer, text, plain, add_special)
-        return Tokens(ids, _own(tokenizer, text, ids, offsets, added), added)
+    for i, sign, inside in zip(tokens.ids, signs, _within(tokens.offsets, plain), strict=True):
+        if sign and inside:
+            raise InputError(
+                f"the text contains {str(control.control_tokens(tokenizer)[i])!r}, which would act as a special token: "
+                "remove it, or give interpret_special=True, or an answer as token numbers"
+            )
     return tokens
 
 
-def _tokenized(tokenizer: Any, text: str, add_special: bool, **options: Any) -> Tokens:
+def _tokenized(tokenizer: Any, text: str, add_special: bool) -> Tokens:
     try:
-        tokenized = inputs.tokenize(tokenizer, [(text,)], False, add_special_tokens=add_special, **options)
+        tokenized = inputs.tokenize(tokenizer, [(text,)], False, add_special_tokens=add_special)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as e:  # errors from Rust are not an Exception
         raise inputs.refusal(e) from None
     ids = [int(i) for i in tokenized["input_ids"][0]]
     added = [add_special and bool(mark) for mark in tokenized["special_tokens_mask"][0]]
-    if getattr(tokenizer, "is_fast", False):
-        return Tokens(ids, _own(tokenizer, text, ids, tokenized["offset_mapping"][0], added), added)
-    own = [i for i, mark in zip(ids, added, strict=True) if not mark]
-    ranges = iter(aligned(text, *decoded(tokenizer, own, skip_special=False)))
-    return Tokens(ids, [(0, 0) if mark else next(ranges) for mark in added], added)
-
-
-def _own(tokenizer: Any, text: str, ids: list[int], offsets: Sequence[Any], added: list[bool]) -> list[Range]:
     pieces = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
-    return inputs.own_ranges((text,), pieces, offsets, [None if mark else 0 for mark in added])
+    parts = [None if mark else 0 for mark in added]
+    return Tokens(ids, inputs.own_ranges((text,), pieces, tokenized["offset_mapping"][0], parts), added)
 
 
 def _special(tokenizer: Any, text: str, ids: list[int], offsets: list[Range]) -> list[bool]:
@@ -351,11 +364,8 @@ def _labelled(
     tokenizer: Any, text: str, ids: list[int], offsets: list[Range], special: list[bool], template: list[bool]
 ) -> Prompt:
     raw = [str(piece) for piece in tokenizer.convert_ids_to_tokens(ids)]
-    if getattr(tokenizer, "is_fast", False):
-        sequence = [None if mark else 0 for mark in special]
-        tokens, word_ids, words = inputs.by_offsets((text,), raw, special, offsets, sequence)
-    else:
-        tokens, word_ids, words = inputs.by_marks(raw, special)
+    sequence = [None if mark else 0 for mark in special]
+    tokens, word_ids, words = inputs.by_offsets((text,), raw, special, offsets, sequence)
     theirs = [None if mark else word for word, mark in zip(word_ids, template, strict=True)]
     number = count()
     renumbered = {word: next(number) for word in dict.fromkeys(theirs) if word is not None}

@@ -20,9 +20,8 @@ SLACK = 0.1
 
 
 def is_plain(weight: Any) -> bool:
-    """Return whether a weight has 16 bits or more per number, whether in memory, offloaded or split over processes."""
-    known = type(weight) in (Tensor, Parameter) or hasattr(weight, "full_tensor")
-    return known and weight.is_floating_point() and weight.element_size() > 1
+    """Return whether a weight has 16 bits or more per number, in memory or offloaded."""
+    return type(weight) in (Tensor, Parameter) and weight.is_floating_point() and weight.element_size() > 1
 
 
 def packed_layers(model: Module) -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,6 @@ from attnflow.capture.collect import (
     reduce_heads,
     register,
 )
-from attnflow.capture.ranks import check_alone, ranks_of
 from attnflow.errors import InputError, ModelError
 
 INTERFACE = "attention interface"
@@ -64,8 +63,6 @@ def routes_for(model: Any) -> list[str]:
     """Return the routes to try, best first."""
     if not is_pretrained(model):
         return [FUSED]
-    if ranks_of(model) is not None:  # the other routes treat the heads of one process as if they were all
-        return [INTERFACE]
     if model._can_set_attn_implementation():
         return [INTERFACE, EAGER] if model.config._attn_implementation == "eager" else [INTERFACE, FUSED]
     return [EAGER] if model.config._attn_implementation == "eager" else [FUSED]
@@ -91,13 +88,9 @@ def capture(
 ) -> OutputT:
     """Run the model with the collector listening; return its output."""
     if route == INTERFACE:
-        if collector.reduce != "mean":
-            check_alone(model, f"heads={collector.reduce!r} needs all heads in one process")
         collector.paths = {id(m): path for path, m in model.named_modules()} if collector.names else {}
         with collecting(collector):
             out = run()
-        if (ranks := ranks_of(model)) is not None:
-            ranks.join(collector.calls)
         bring_together(collector.calls)
         return out
     if route == FUSED:

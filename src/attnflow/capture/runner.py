@@ -21,11 +21,9 @@ from attnflow.capture.passes import Pass, Prediction
 from attnflow.capture.pooling import Pooling
 from attnflow.capture.predict import prediction
 from attnflow.capture.quantised import check_gradients
-from attnflow.capture.ranks import ranks_of
 from attnflow.capture.rotary import Stretching
-from attnflow.capture.shares import Form, forms_of, measuring
 from attnflow.capture.wiring import Wiring
-from attnflow.capture.wrappers import adapters_of, check_weights_stay, eagerly, is_compiled, unwrapped
+from attnflow.capture.wrappers import adapters_of, eagerly, is_compiled, unwrapped
 from attnflow.errors import InputError, ModelError
 from attnflow.version import __version__
 
@@ -123,7 +121,6 @@ class Runner:
         self.reads_in_place: bool | None = None
         self.passes_gradients = False
         self.wirings: dict[str, Wiring | None] = {}
-        self._forms: dict[tuple[str, ...], tuple[Form, ...]] = {}
         self._arguments: tuple[Any, frozenset[str]] | None = None
 
     def __repr__(self) -> str:
@@ -136,7 +133,7 @@ class Runner:
 
     def forget(self) -> None:
         """Drop everything that is known about the model, because it was changed."""
-        for results in (self.checked, self.checked_linear, self.covered, self.cache_forms, self.wirings, self._forms):
+        for results in (self.checked, self.checked_linear, self.covered, self.cache_forms, self.wirings):
             results.clear()
         self.reads_cache = self.reads_in_place = None
         self.passes_gradients = False
@@ -171,11 +168,6 @@ class Runner:
     def class_names(self) -> dict[int, str]:
         """The names of the model's classes, as far as its configuration has them."""
         return {int(i): str(name) for i, name in (getattr(self.config, "id2label", None) or {}).items()}
-
-    @property
-    def hears(self) -> bool:
-        """Whether the model takes audio."""
-        return hub.hears(self.model)
 
     def accepts(self, name: str) -> bool:
         """Return whether the model's forward has this argument."""
@@ -214,16 +206,14 @@ class Runner:
 
     def check_gradients(self) -> None:
         """Check on first use that gradients pass through all layers."""
-        if not self.passes_gradients and ranks_of(self.model) is None:
+        if not self.passes_gradients:
             check_gradients(self.model)
             self.passes_gradients = True
 
-    def encode(
-        self, item: Any, target: str | None = None, truncate: bool = False, sampling_rate: int | None = None
-    ) -> Encoded:
+    def encode(self, item: Any, target: str | None = None, truncate: bool = False) -> Encoded:
         """Encode one input into tensors and labels."""
         self.check_default_device()
-        return encode.encode(self, item, target, truncate, sampling_rate)
+        return encode.encode(self, item, target, truncate)
 
     def verify(self, encoded: Encoded) -> Checked:
         """Run the self-check on first use of this kind of input; later calls return its results."""
@@ -249,8 +239,7 @@ class Runner:
         whole_bytes: the size of a layer up to which all heads are computed at once.
         collector: replaces the one that reduces heads.
         grad: keep the autograd graph.
-        measure: measure the norms of the values and, if the form of the layers is known, how much of a state is its
-            own.
+        measure: measure the norms of the values.
         every_logit: compute the logits of all positions, even if the last would do for a language model.
         """
         checked = self.verify(encoded[0]) if checked is None else checked
@@ -296,19 +285,8 @@ class Runner:
             kept = keep if isinstance(keep, bool) else checked.stack.calls_of(keep)
             collector = Collector(mode, reduce, kept, measure=measure)
         last = [] if checked.stack.cross or every_logit else lengths
-        if measure:
-            with measuring(self.forms(checked), checked, collector) as write:
-                out = self.run(tensors, collector, checked, last=last, grad=grad)
-            write(collector.calls)
-        else:
-            out = self.run(tensors, collector, checked, last=last, grad=grad)
+        out = self.run(tensors, collector, checked, last=last, grad=grad)
         return Batch(self, checked, (), out, collector.calls, lengths, collector.mode, reduce)
-
-    def forms(self, checked: Checked) -> tuple[Form, ...]:
-        """Return the layers whose additions can be measured. Finding them is slow, so they are cached."""
-        if checked.paths not in self._forms:
-            self._forms[checked.paths] = forms_of(self.model, checked)
-        return self._forms[checked.paths]
 
     def run(
         self,
@@ -345,8 +323,6 @@ class Runner:
     def forward(self, tensors: Mapping[str, Tensor], *, grad: bool = False, **options: Any) -> ModelOutput:
         """Run the model's own forward pass; for a two-tower model, through the tower that takes these inputs."""
         self.check_evaluating()
-        if grad:
-            check_weights_stay(self.model)
         if torch.is_autocast_enabled(self.device.type):
             raise InputError(
                 "torch.autocast is active, so some parts of the model round their numbers and others do not: turn it "
@@ -383,7 +359,7 @@ class Runner:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of the model, as every result records it."""
-        ranks, adapters = ranks_of(self.model), adapters_of(self.model)
+        adapters = adapters_of(self.model)
         return {
             "model": self.name,
             "revision": self.revision,
@@ -391,7 +367,6 @@ class Runner:
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": self.device.type,
             **({} if self.pooling is None else {"pooling": self.pooling.name}),
-            **({} if ranks is None else {"processes": ranks.count}),
             **({"adapters": adapters} if adapters else {}),
         }
 

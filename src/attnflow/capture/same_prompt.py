@@ -16,8 +16,6 @@ from attnflow.capture.check import half
 from attnflow.capture.collect import Collector, collecting
 from attnflow.capture.inputs import kind
 from attnflow.capture.kv_cache import StoredLayer, stored_layers
-from attnflow.capture.paged import PagedCache, Stored
-from attnflow.capture.ranks import ranks_of
 from attnflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,16 +46,15 @@ def check_cache(model: Runner, cache: Any, ids: Sequence[int]) -> None:
         if isinstance(e, InputError):
             raise
         raise InputError(
-            f"cache is {kind(cache)}: expected a key-value cache of transformers, keys and values of each layer, or a "
-            "PagedCache"
+            f"cache is {kind(cache)}: expected a key-value cache of transformers, or keys and values of each layer"
         ) from None
     if layers is None:  # empty, too short, or a sliding window has dropped keys: it is computed again
         return
-    count = 1 if isinstance(cache, PagedCache) else _texts(cache)
+    count = _texts(cache)
     if count != 1:
         raise InputError(f"cache contains {count} texts: expected the key-value cache of this prompt alone")
     first = layers[0]
-    device = first.keys.device if isinstance(first.keys, Tensor) else first.keys.store.device
+    device = first.keys.device
     if device != model.device:
         raise InputError(f"cache is on {device} and the model on {model.device}: move the cache there, or leave it out")
     _check_form(model, layers)
@@ -98,8 +95,8 @@ def _form(layer: StoredLayer) -> str:
     parts = []
     for name, stored in (("keys", layer.keys), ("values", layer.values)):
         _, heads, _, size = stored.shape
-        lie = stored if isinstance(stored, Tensor) else stored.store
-        parts.append(f"{name} of {heads} heads of {size} in {str(lie.dtype).removeprefix('torch.')} on {lie.device}")
+        dtype = str(stored.dtype).removeprefix("torch.")
+        parts.append(f"{name} of {heads} heads of {size} in {dtype} on {stored.device}")
     return " and ".join(parts)
 
 
@@ -125,14 +122,9 @@ def _same_keys(model: Runner, layer: StoredLayer, ids: Sequence[int]) -> bool | 
             return None
         begin = max(start, layer.first)
         for stored, own in zip((layer.keys, layer.values), expected, strict=True):
-            some = _positions(stored, begin - layer.first, stop - layer.first)
+            some = stored[:, :, begin - layer.first : stop - layer.first]
             near.append(_near(some, own[:, :, begin - start :]))
-    same, ranks = bool(torch.stack(near).all()), ranks_of(model.model)
-    return same if ranks is None else ranks.worst(not same, model.device) == 0
-
-
-def _positions(keys: Stored, start: int, stop: int) -> Tensor:
-    return keys[:, :, start:stop] if isinstance(keys, Tensor) else keys.block(start, stop)
+    return bool(torch.stack(near).all())
 
 
 def _near(keys: Tensor, expected: Tensor) -> Tensor:

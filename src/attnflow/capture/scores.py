@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnflow.capture.paged import Stored, blocks_of
-
 BLOCK_BYTES = 1 << 20
 """Maximal size of the weights of one block of queries, all heads × queries × keys, if half of n×n is less than that."""
 
@@ -108,7 +106,7 @@ class Weighing:
     direction: Tensor | None = None
     value: Tensor | None = None
     signed: bool = False
-    before: Stored | None = None
+    before: Tensor | None = None
 
     def of(self, weights: Tensor, start: int, stop: int) -> Tensor:
         """Return the edges of weights [batch, head, queries ``start:stop``, the first keys], summed over heads."""
@@ -157,7 +155,7 @@ class Scores:
     softcap: float | None = None
     sinks: Tensor | None = None
     lse: Tensor | None = None
-    before: Stored | None = None
+    before: Tensor | None = None
     partial: bool = False
 
     def of_text(self, number: int, length: int) -> Scores:
@@ -215,11 +213,6 @@ class Scores:
         else:
             weights = torch.softmax(self._with_sinks(s), dim=-1)[..., :-1]
         return torch.nn.functional.pad(weights, (low, 0)) if low else weights
-
-    def log_sum_exp(self, start: int, stop: int) -> Tensor:
-        """Return the logarithm of the denominators of rows ``start:stop``: [batch, head, stop - start]."""
-        s = self._logits(start, stop)
-        return torch.logsumexp(s if self.sinks is None else self._with_sinks(s), dim=-1)
 
     def _with_sinks(self, s: Tensor) -> Tensor:
         """Append the sink of each head to scores [batch, head, query, key] as one more key."""
@@ -299,16 +292,15 @@ class Scores:
         return weighing.of(self.weights(start, stop), start, stop)
 
 
-def times(rows: Tensor, last: Tensor, before: Stored | None, count: int) -> Tensor:
+def times(rows: Tensor, last: Tensor, before: Tensor | None, count: int) -> Tensor:
     """Compute ``rows·xᵀ`` over the first ``count`` keys or values, earlier ones first: [batch, key head, row, key]."""
     if before is None:
         return torch.matmul(rows, last[:, :, :count].transpose(2, 3))
-    parts = [torch.matmul(rows, block.transpose(2, 3)) for _, _, block in blocks_of(before)]
-    parts.append(torch.matmul(rows, last[:, :, : count - before.shape[2]].transpose(2, 3)))
-    return torch.cat(parts, -1)
+    new = last[:, :, : count - before.shape[2]]
+    return torch.cat([torch.matmul(rows, x.transpose(2, 3)) for x in (before, new)], -1)
 
 
-def mixed(weights: Tensor, value: Tensor, before: Stored | None = None) -> Tensor:
+def mixed(weights: Tensor, value: Tensor, before: Tensor | None = None) -> Tensor:
     """Compute the attention output, [batch, query, head, size], from weights [batch, head, query, first keys].
 
     before: values of the keys before those in ``value``.
@@ -318,8 +310,8 @@ def mixed(weights: Tensor, value: Tensor, before: Stored | None = None) -> Tenso
     stacked = weights.to(value.dtype).reshape(batch, heads // groups, groups * rows, keys)
     first = 0 if before is None else int(before.shape[2])
     out = torch.matmul(stacked[..., first:], value[:, :, : keys - first])
-    for start, stop, block in () if before is None else blocks_of(before):
-        out += torch.matmul(stacked[..., start:stop], block)
+    if before is not None:
+        out += torch.matmul(stacked[..., :first], before)
     return out.reshape(batch, heads, rows, -1).transpose(1, 2)
 
 

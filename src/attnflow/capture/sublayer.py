@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from attnflow.capture.quantised import is_plain, map_of
-from attnflow.capture.ranks import whole
 from attnflow.errors import ModelError
 
 FORMS = "BERT-, GPT-2- and Llama-like models"
@@ -145,7 +144,7 @@ def normed(norm: Any, total: Tensor) -> tuple[Tensor | None, Tensor]:
     """Return the factor of a norm for centred vectors, and its output; without a norm, None and the sum."""
     if norm is None:
         return None, total
-    gamma, beta = (whole(x.detach()).to(total) for x in (norm.weight, norm.bias))
+    gamma, beta = (x.detach().to(total) for x in (norm.weight, norm.bias))
     scale = gamma / torch.sqrt(total.var(-1, correction=0, keepdim=True) + norm.eps)
     return scale, (total - total.mean(-1, keepdim=True)) * scale + beta
 
@@ -178,8 +177,6 @@ def matrix_of(module: Any, width: int) -> tuple[Tensor, Tensor] | None:
     If the weight is packed, or has an adapter, the map is found from its outputs.
     """
     weight: Any = getattr(module, "weight", None)
-    if isinstance(weight, Tensor):
-        weight = whole(weight)  # FSDP splits it
     if not is_plain(weight) or any(True for _ in module.children()):
         return map_of(module, width)
     if weight.dim() != 2 or weight.is_meta:  # another form, or offloaded
@@ -189,4 +186,4 @@ def matrix_of(module: Any, width: int) -> tuple[Tensor, Tensor] | None:
     if matrix.shape[0] != width:
         return None
     bias = getattr(module, "bias", None)
-    return matrix, torch.zeros_like(matrix[0]) if bias is None else whole(bias.detach())
+    return matrix, torch.zeros_like(matrix[0]) if bias is None else bias.detach()

@@ -21,9 +21,8 @@ from attnflow.capture.layer_calls import output_of, states_of, with_states
 from attnflow.capture.picture import image_places
 from attnflow.capture.predict import NOT_FINITE
 from attnflow.capture.quantised import mixing
-from attnflow.capture.ranks import ranks_of, sharing_heads
 from attnflow.capture.sublayer import layer_path
-from attnflow.capture.wrappers import adapted_in, check_weights
+from attnflow.capture.wrappers import adapted_in, check_all_heads, check_weights
 from attnflow.errors import InputError, ModelError
 
 if TYPE_CHECKING:
@@ -136,7 +135,6 @@ def _first_use(runner: Runner, encoded: Encoded) -> Checked:
     tensors = probe(encoded.tensors)
     check_weights(runner.model)
     _check_whole(runner)
-    ranks_of(runner.model)  # refuses before the processes wait for one another
     with routes.running():
         out = runner.forward(tensors)
     expected = check.float_outputs(out)
@@ -210,7 +208,7 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
     check.check_rows(whole.calls, runner.dtype)
     stack = layer_calls(runner, whole.calls, tensors)
     own = [whole.calls[i] for i in stack.main]
-    ranks = sharing_heads(runner.model, runner.text_config, own)
+    check_all_heads(runner.text_config, max(call.head_count for call in own))
     name = _sequence(tensors, own)
     causal = False
     if name is not None and not stack.cross:
@@ -236,7 +234,6 @@ def _by_route(runner: Runner, tensors: dict[str, Tensor], expected: list[Tensor]
         heads=max(call.head_count for call in whole.calls),
         positions=max(int(call.mean.shape[-1]) for call in whole.calls if call.mean is not None),
         paths=tuple(call.path for call in whole.calls),
-        ranks=ranks,
     )
 
 
@@ -396,9 +393,7 @@ def _blocks_agree(runner: Runner, tensors: Mapping[str, Tensor], expected: list[
     except Exception:  # model files may raise anything for a mask that is a rule; then blocks are not possible
         return False
     close = _is_close(runner, tensors, check.largest_difference(check.float_outputs(out), expected), expected)
-    ranks = ranks_of(runner.model)
-    worst = collector.worst if ranks is None else ranks.worst(collector.worst, runner.device)
-    return close and worst <= (1e-2 if check.half(runner.dtype) else 1e-5)
+    return close and collector.worst <= (1e-2 if check.half(runner.dtype) else 1e-5)
 
 
 def _padding_agrees(

@@ -36,7 +36,6 @@ class Wiring:
     rows, columns: those of its patches.
     patch: for each position of the tower, the patch that it begins with, row by row, or -1 (class tokens, registers).
     place: the number of the image position in the text that each position of the tower feeds, or -1.
-    layers: the layers of the tower whose states are passed on, usually one.
     path: the path of its layers in the model.
     """
 
@@ -44,8 +43,12 @@ class Wiring:
     columns: int
     patch: Numbers
     place: Numbers
-    layers: tuple[int, ...]
     path: str
+
+    def down(self, places: Sequence[int]) -> dict[str, Any]:
+        """Return the options of `run_frozen` that continue a pass down to the tower. places: of the image in the text."""
+        seats = [places[n] if n >= 0 else -1 for n in self.place.tolist()]
+        return {"tower": self.path, "image": places, "seats": seats}
 
     def squares(self, count: int) -> Numbers | None:
         """Return the places [row, column] of an image with ``count`` places, if each has its own square of patches."""
@@ -117,15 +120,12 @@ def wiring_of(
             return None
         if len(entering) != len(layers) or not embedded or embedded[0] is None:
             return None
-        fed = {
-            n: feeds
-            for n, out in enumerate(leaving)
-            if (feeds := _feeding(embedded[0][0, list(places)], out)) is not None
-        }
+        fed = [_feeding(embedded[0][0, list(places)], out) for out in leaving]
         below = _feeding(entering[0], placed["pixel_values"])
-    if not fed or below is None or any((feeds != fed[max(fed)]).any() for feeds in fed.values()):
+    passed = [place for place in fed if place is not None]  # usually by one layer
+    if not passed or below is None or any((place != passed[-1]).any() for place in passed):
         return None
-    place = fed[max(fed)]
+    place = passed[-1]
     grid = _patches(below, tensors, patch, getattr(model.config, "vision_config", None))
     if grid is None:
         return None
@@ -134,7 +134,7 @@ def wiring_of(
         return None
     patches = np.full(len(place), NOBODY)
     patches[positions] = np.arange(rows * columns)
-    return Wiring(rows, columns, patches, place, tuple(fed), path)
+    return Wiring(rows, columns, patches, place, path)
 
 
 def _tower(model: Any) -> tuple[str, Sequence[Any], Any] | None:

@@ -12,18 +12,27 @@ from threading import Lock
 from typing import Any
 
 import torch
+from torch import distributed
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from attnflow.errors import InputError, ModelError
 
 
+SPLIT = (
+    "the weights of this model are split over several processes (tensor parallelism or FSDP): load it in one process, "
+    "over several GPUs with device_map='auto'"
+)
+
+
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     """Return the model inside `DataParallel`, `DistributedDataParallel`, `torch.compile` or a `PeftModel`.
 
-    It is put into evaluation mode. Models without observable layers, and adapters outside of the layers, are refused.
+    It is put into evaluation mode. Models without observable layers, models that are split over several processes, and
+    adapters outside of the layers are refused.
     """
     adapted: Any = adapted_in(model)
     inner = _peeled(model) if adapted is None else _peeled(adapted.get_base_model())
+    _check_in_one_process(inner)
     if adapted is not None:
         _check_adapters(adapted)
     try:
@@ -35,6 +44,21 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
             "the model was compiled by torch.jit or torch.export, so nothing can be observed inside it: wrap the "
             "module that it was made from"
         ) from None
+
+
+def _check_in_one_process(model: torch.nn.Module) -> None:
+    """Refuse tensor, pipeline and sequence parallelism and FSDP: no process sees all heads, layers and weights."""
+    split = any(hasattr(p, "placements") for p in model.parameters())  # a DTensor
+    gathered = any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
+    if split or gathered or getattr(model, "_device_mesh", None) is not None:  # transformers sets it
+        raise ModelError(SPLIT)
+
+
+def check_all_heads(config: Any, seen: int) -> None:
+    """Refuse layers with fewer heads than the configuration says, if other processes may have the others."""
+    heads = getattr(config, "num_attention_heads", None)
+    if distributed.is_available() and distributed.is_initialized() and isinstance(heads, int) and seen < heads:
+        raise ModelError(SPLIT)
 
 
 def adapted_in(model: torch.nn.Module) -> torch.nn.Module | None:
@@ -80,15 +104,6 @@ def check_weights(model: torch.nn.Module) -> None:
         raise ModelError(
             f"{empty} is on the device 'meta', which has shapes but no values: load the model's weights first, for "
             "example with from_pretrained"
-        )
-
-
-def check_weights_stay(model: torch.nn.Module) -> None:
-    """Refuse gradients for a model whose weights are gone by the backward pass."""
-    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
-        raise ModelError(
-            "FullyShardedDataParallel gathers the weights of a layer only while the layer runs, but this computation "
-            "reads them again: shard the model with torch.distributed.fsdp.fully_shard, or trace it without edges"
         )
 
 

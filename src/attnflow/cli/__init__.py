@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -22,9 +22,7 @@ from attnflow.cli import (
     serve,
     show,
     similarity_command,
-    train,
 )
-from attnflow.cli.messages import in_options
 from attnflow.errors import AttentionWarning, InputError, JobError
 
 COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
@@ -37,7 +35,6 @@ COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, str]] = {
     "corpus": (corpus.app, "Explain every text in a file or folder, and report on them."),
     "serve": (serve.serve, "Run the interactive page as a local web app."),
     "reproduce": (reproduce.reproduce, "Reproduce the paper's tables and figures."),
-    "train": (train.app, "Train the models of the paper's experiments."),
     "env": (env.env, "Print versions and hardware for a bug report."),
 }
 
@@ -63,9 +60,9 @@ def main() -> None:
             warnings.showwarning = _show_warning
             app()
     except InputError as e:
-        _stop(_translated(e), 2)
+        _stop(str(e), 2)
     except JobError as e:
-        _stop(_translated(e), 1)
+        _stop(str(e), 1)
     except OSError as e:  # a full disk, a closed pipe
         _stop(e.strerror or str(e), 1)
 
@@ -79,12 +76,8 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     """Print a warning as one sentence, like an error, without the line of code that raised it."""
-    text = _translated(message) if issubclass(category, AttentionWarning) else f"{category.__name__}: {message}"
+    text = str(message) if issubclass(category, AttentionWarning) else f"{category.__name__}: {message}"
     print(f"attnflow: {text}", file=sys.stderr)
-
-
-def _translated(error: Exception | str) -> str:
-    return in_options(str(error), cast(TyperGroup, typer.main.get_command(app)), sys.argv[1:])
 
 
 def _stop(message: str, status: int) -> NoReturn:

@@ -109,7 +109,7 @@ def answer(
         bool,
         typer.Option(
             "--interpret-special",
-            help="Interpret special tokens written in the prompt, instead of reading them as text.",
+            help="Interpret special tokens written in the prompt, instead of refusing them.",
         ),
     ] = False,
     revision: Revision = None,

@@ -51,8 +51,7 @@ def run(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A file or folder (.txt, .csv, .tsv, .jsonl, each also as .gz, .xz or .bz2; .parquet, .arrow), a saved "
-            "Hugging Face dataset, or hf://datasets/OWNER/NAME.",
+            help="A file or folder (.txt, .csv, .tsv, .jsonl, each also as .gz; .parquet).",
         ),
     ],
     output: Annotated[
@@ -99,9 +98,6 @@ def run(
         str | None, typer.Option(help="For decoders: correct for uniform attention by ratio, difference or layer.")
     ] = None,
     truncate: Truncate = False,
-    memory: Annotated[
-        str, typer.Option(help="graph, or linear for very long texts (raw attention and rollout only).")
-    ] = "graph",
     answers: Annotated[
         bool,
         typer.Option(
@@ -146,7 +142,6 @@ def run(
     pair: Annotated[str | None, typer.Option(help="Column with the second texts, for models that read pairs.")] = None,
     id: Annotated[str | None, typer.Option("--id", help="Column with the ids; by default, id if there is one.")] = None,
     whole_files: Annotated[bool, typer.Option("--whole-files", help="Read each .txt file as one text.")] = False,
-    split: Annotated[str | None, typer.Option(help="Split of a Hugging Face dataset, for example train.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N texts.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume an interrupted job, or start a new one if there is none.")
@@ -159,14 +154,6 @@ def run(
         typer.Option(
             min=1, metavar="N",
             help="Maximum number of texts per shard; by default, 64 to 4,096, depending on the method and the device.",
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N",
-            help="Processes that read, tokenize and write while the model runs; by default, 0 on a CPU, and all cores but "
-            "two with a GPU.",
         ),
     ] = None,
     ray: Annotated[bool, typer.Option("--ray", help="Run on Ray: a local cluster, or the one at --ray-address.")] = False,
@@ -213,12 +200,12 @@ def run(
     try:
         sums = explain_corpus(
             source, output, model, methods=",".join(method) if method else None, layers=layer, query=query,
-            residual=read_share(residual), receptive_field=receptive_field, words=words, truncate=truncate, memory=memory,
+            residual=read_share(residual), receptive_field=receptive_field, words=words, truncate=truncate,
             edges=edges, normalize=normalize, sinks=sinks, answer=answer,
             answer_column=answer_column, of=of, answers=answers, max_new_tokens=tokens, unit=unit, span=span,
             occurrence=occurrence, chat=chat, text=text, pair=pair, id=id,
-            whole_files=whole_files, split=split, samples=samples, resume=resume, batch_tokens=batch_tokens,
-            shard_texts=shard_texts, processes=processes, ray=ray, ray_address=ray_address, workers=workers,
+            whole_files=whole_files, samples=samples, resume=resume, batch_tokens=batch_tokens,
+            shard_texts=shard_texts, ray=ray, ray_address=ray_address, workers=workers,
             gpus_per_worker=gpus_per_worker, progress=show, revision=revision, device=device, dtype=dtype,
             trust_remote_code=trust_remote_code, allow_pickle=allow_pickle, gguf_file=gguf,
         )  # fmt: skip
@@ -257,37 +244,26 @@ def report(
     folder: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for the page; by default, OUTPUT/_report.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option("-m", "--model", help="Path of the model, if it has moved since the job.")
+    layer: Annotated[
+        str | None, typer.Option(metavar="LAYER", help="Layer of the scores, such as L3; by default, the last one.")
     ] = None,
-    texts: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="How many texts to list per pair of methods, those with the largest disagreement first.",
-        ),
-    ] = 20,
     source: Annotated[
         str | None,
         typer.Option("--input", help="Path of the job's INPUT, if it has moved since; its columns split the texts."),
     ] = None,
-    allow_pickle: AllowPickle = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a page from the results of a job.
 
-    The page shows which words receive attention, by prediction and by input
-    column, with examples. It also shows how well the methods agree, and links to
-    interactive pages of the texts on which they disagree most."""
+    The page shows which words answers rest on, or which receive attention, by
+    prediction and by input column, with examples."""
     start()
     from attnflow.corpus.summary import summarize
     from attnflow.view.corpus_page import write
 
-    page, *_ = write(output, folder, model=model, texts=texts, source=source, allow_pickle=allow_pickle, say=progress)
-    progress(f"wrote {page}")
+    progress(f"wrote {write(output, folder, layer=layer, source=source)}")
     if as_json:
-        print(json.dumps(summarize(output, texts=texts, source=source)))
+        print(json.dumps(summarize(output, layer=layer, source=source)))
 
 
 @app.command("export")

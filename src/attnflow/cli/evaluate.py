@@ -16,13 +16,14 @@ from attnflow.errors import InputError
 from attnflow.evaluate import Evaluation, correlation, dataset, evaluation_files
 from attnflow.evaluate.evaluation_tables import tables
 from attnflow.jobs.progress import Stages
+from attnflow.source_methods import ANSWER_WAYS
 
 GRID = "With --grid"
 """Title of a panel in --help."""
 
 IMPORTANCES = "blank-out,gradient"
-PLAIN_ONLY = {"views", "blank", "reduce", "of", "explain", "row", "special", "signed", "ties"}
-GRID_ONLY = {"edges", "deletions", "steps", "sanity", "stages", "workers"}
+PLAIN_ONLY = {"views", "blank", "reduce", "of", "explain", "special", "signed"}
+GRID_ONLY = {"edges", "deletions", "steps"}
 
 
 def evaluate(
@@ -56,16 +57,12 @@ def evaluate(
     explain: Annotated[
         str, typer.Option(help="Which answer to explain: true (the label) or predicted.")
     ] = "true",
-    row: Annotated[
-        str, typer.Option(help="Which row to rank: answer (the position that answers) or max (the largest over all rows).")
-    ] = "answer",
     special: Annotated[
         bool, typer.Option("--special/--no-special", help="Whether to rank special tokens too.")
     ] = True,
     signed: Annotated[
         bool, typer.Option("--signed", help="Rank importance by signed value instead of size.")
     ] = False,
-    ties: Annotated[str, typer.Option(help="How to rank ties: mean, or authors (as in the paper's code).")] = "mean",
     edges: Annotated[
         str | None, typer.Option(help="Edges to evaluate, separated by commas; by default, all.", rich_help_panel=GRID)
     ] = None,
@@ -77,17 +74,6 @@ def evaluate(
         int,
         typer.Option(min=3, metavar="N", help="Number of steps in a deletion curve.", rich_help_panel=GRID),
     ] = 10,
-    sanity: Annotated[
-        int,
-        typer.Option(min=0, metavar="N", help="Number of texts to score with shuffled weights too.", rich_help_panel=GRID),
-    ] = 100,
-    stages: Annotated[
-        str, typer.Option(help="Stages to run; use it to split a run over machines.", rich_help_panel=GRID)
-    ] = "scores,curves,sanity",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Number of processes; by default, one per core.", rich_help_panel=GRID),
-    ] = None,
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Use only the first N texts.")] = None,
     truncate: Annotated[
         bool, typer.Option("--truncate", help="Cut texts that are too long, instead of skipping them.")
@@ -106,9 +92,7 @@ def evaluate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output",
-            help="Folder for the results. --grid requires it, and resumes an interrupted run from it.",
-        ),
+            "-o", "--output", help="Folder for the results."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -117,17 +101,17 @@ def evaluate(
     Without --grid, compare how raw attention, rollout and flow rank tokens with
     how blank-out and gradients rank them. With --grid, evaluate every kind of
     edge with every propagation, by rank correlation and by deleting tokens."""
+    if output is not None and output.suffix.lower() in (".html", ".htm"):
+        raise InputError(f"--output {str(output)!r}: expected a folder, for the results as .json and .csv")
     source: dict[str, Any] = {"model": model, "gguf_file": gguf, "dtype": dtype, "allow_pickle": allow_pickle}
     sources = {name: context.get_parameter_source(name) for name in context.params}
     options = {name for name, own in sources.items() if own is not None and own.name == "COMMANDLINE"}
     if grid:
         _refuse(options & PLAIN_ONLY, "cannot be combined with --grid, which sets it for each method: leave it out")
         texts, _ = dataset.texts_and_labels(file, text, label, pair)
-        if output is None:
-            raise InputError("--grid needs a folder for its results: give one with -o")
         result = _grid(
-            source, texts[:samples], output, device=device, workers=workers, steps=steps, sanity=sanity, seed=seed,
-            truncate=truncate, stages=stages.split(","), edges=None if edges is None else edges.split(","),
+            {**source, "device": device}, texts[:samples], steps=steps, seed=seed, truncate=truncate,
+            edges=None if edges is None else edges.split(","),
             deletions=None if deletions is None else deletions.split(","),
             importances=None if importance is None else importance.split(","),
             data=file.name.encode(errors="replace").decode(),
@@ -144,8 +128,7 @@ def evaluate(
         result = _plain(
             {**source, "device": device}, texts, labels, file, samples,
             importance={name: known.get(name, {}) for name in (importance or IMPORTANCES).split(",")},
-            views=views.split(","), explain=explain, row=row, special=special, signed=signed, ties=ties,
-            truncate=truncate, seed=seed,
+            views=views.split(","), explain=explain, special=special, signed=signed, truncate=truncate, seed=seed,
         )  # fmt: skip
     if output is not None:
         with Stages({"write": "drawing and writing the results"}) as drawing:
@@ -167,17 +150,10 @@ def show_command(method: Mapping[str, Any], model: str | None = None) -> str:
     """
     words = ["attnflow", "show", "TEXT", *([] if model is None else ["-m", model])]
     way, edges = method["propagation"], method["edges"]
-    if way == "columns":  # every position counts as its own token
-        words += ["--method", "gather", "--residual", "1"]
-    else:
-        words += ["--method", way]
+    words += ["--method", way]
     if edges != "mean":
         words += ["--edges", edges]
-        words += (
-            ["--normalize", method["normalize"]]
-            if way not in ("answer_rows", "answer_inputs", "gather", "columns")
-            else []
-        )
+        words += [] if way in ANSWER_WAYS else ["--normalize", method["normalize"]]
     if method["receptive_field"] is not None:
         words += ["--receptive-field", method["receptive_field"]]
     return shlex.join(words)
@@ -212,14 +188,14 @@ def _plain(
         return correlation.evaluate(model, texts[:samples], own, say=stages.say, **options)
 
 
-def _grid(source: dict[str, Any], texts: list[Any], folder: Path, **options: Any) -> Evaluation:
+def _grid(source: dict[str, Any], texts: list[Any], **options: Any) -> Evaluation:
     start()
+    import attnflow
     from attnflow.evaluate import grid
 
-    try:
-        with Stages({"grid": "evaluating"}) as stages:
-            stages("grid", 0, 1)
-            return grid.run(source, texts, folder, say=stages.say, **options)
-    except KeyboardInterrupt:
-        progress(f"stopped; run the same command again to resume from {folder}")
-        raise
+    with Stages(STAGES) as stages:
+        stages("load", 0, 1)
+        model = attnflow.load(**source)
+    with Stages({"grid": "evaluating"}) as stages:
+        stages("grid", 0, 1)
+        return grid.run(model, texts, say=stages.say, **options)

@@ -20,8 +20,8 @@ from attnflow.cli.options import (
     Gguf,
     ModelName,
     Of,
+    Residual,
     Revision,
-    Share,
     Sinks,
     Special,
     Target,
@@ -136,7 +136,7 @@ def figure(
         bool, typer.Option("--upwards", help="For graph: draw layers from bottom to top, tokens along x.")
     ] = False,
     values: Annotated[bool, typer.Option("--values", help="For layers: write the numbers into the cells.")] = False,
-    residual: Share = None,
+    residual: Residual = None,
     sinks: Sinks = "keep",
     target: Target = None,
     of: Of = None,
@@ -187,10 +187,8 @@ def figure(
             ):
                 if is_set:
                     raise InputError(f"{option} cannot be combined with files: leave it out, or give a text")
-            if isinstance(share, str) or sinks != "keep":
-                raise InputError(
-                    "--residual measured and --sinks residual need the model: give a text, or leave them out"
-                )
+            if sinks != "keep":
+                raise InputError(f"--sinks {sinks} needs the model: give a text, or leave it out")
             rows = _of_files(files, names, tokens, 0.5 if share is None else share, kind)
             if kind is Kind.compare:
                 _one(layers, max(max(result.layers) for result in rows[0][1].values()) + 1)

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,6 @@ from attnflow.capture.silence import silence
 from attnflow.errors import InputError
 from attnflow.files import check_writable, of_extension
 from attnflow.jobs.progress import Stages, to_stderr
-from attnflow.source_methods import SPOKEN
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -27,10 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 
 TextArgument = Annotated[
     str,
-    typer.Argument(
-        help="The text, or - to read it from standard input. For a vision model, the path of an image; for an audio "
-        "model, the path of a WAV file."
-    ),
+    typer.Argument(help="The text, or - to read it from standard input. For a vision model, the path of an image."),
 ]
 ModelName = Annotated[
     str | None,
@@ -40,13 +36,7 @@ ModelName = Annotated[
 ]
 Words = Annotated[bool, typer.Option("--words", help="Show words instead of subwords.")]
 Special = Annotated[bool, typer.Option(" /--no-special", help="Leave special tokens out.", show_default=False)]
-Residual = Annotated[
-    str | None,
-    typer.Option(
-        help="Residual weight from 0 to 1, or measured (per position); by default, 0.5, or 1 - 2/layers for gather.",
-        show_default=False,
-    ),
-]
+Residual = Annotated[str | None, typer.Option(help="Residual weight from 0 to 1; by default, 0.5.", show_default=False)]
 EdgeWeights = Annotated[
     str | None,
     typer.Option(
@@ -56,13 +46,6 @@ EdgeWeights = Annotated[
 ]
 Normalize = Annotated[
     str | None, typer.Option(help="How to normalise --edges: rows, graph or none; by default, as published.")
-]
-Share = Annotated[
-    str | None,
-    typer.Option(
-        help="Residual weight from 0 to 1, or measured (per position); by default, 0.5.",
-        show_default=False,
-    ),
 ]
 Sinks = Annotated[
     str,
@@ -164,10 +147,12 @@ def check_reads_text(model: Model, text: str) -> None:
             return
     except (OSError, ValueError):  # too long for a path, or no path
         return
-    if model.hears or getattr(model.model, "main_input_name", "") == "pixel_values":
-        return
     if extension in SOUNDS:
-        raise InputError(f"{text!r} is a sound file, but this model reads text: give a text, or choose an audio model")
+        raise InputError(
+            f"{text!r} is a sound file: expected a text; Model.trace in Python takes the tensors of a sound"
+        )
+    if getattr(model.model, "main_input_name", "") == "pixel_values":
+        return
     if extension in IMAGES:
         raise InputError(
             f"{text!r} is an image file, but this model reads text: give a text, and for a vision-language model --image "
@@ -202,18 +187,16 @@ def read_text(text: str) -> str:
         raise InputError("standard input is not UTF-8: convert it to UTF-8 first") from None
 
 
-def read_share(text: str | None) -> float | Literal["measured"] | None:
-    """Parse --residual: a residual weight, or "measured"."""
+def read_share(text: str | None) -> float | None:
+    """Parse --residual: a residual weight."""
     if text is None:
         return None
-    if text == "measured":
-        return "measured"
     try:
         weight = float(text)
     except ValueError:
         weight = -1.0
     if not 0 <= weight <= 1:
-        raise InputError(f"--residual {text!r}: expected a weight between 0 and 1, or measured")
+        raise InputError(f"--residual {text!r}: expected a number between 0 and 1")
     return weight
 
 
@@ -246,7 +229,7 @@ def deliver(result: TokenAttention, output: Path | None, as_json: bool, headline
     if as_json:
         print(json.dumps(result.to_dict()))
     elif output is None:
-        if len(result.queries) > 1 and result.method != SPOKEN:
+        if len(result.queries) > 1:
             raise InputError(
                 "this model has no class token, so there is no default query: give --query with a token or a position from "
                 f"0 to {len(result.queries) - 1}, or --json for all queries"

@@ -17,7 +17,7 @@ def reproduce(
     samples: Annotated[
         int, typer.Option(min=2, metavar="N", help="Number of test examples for Tables 1 and 2.")
     ] = 2000,
-    seeds: Annotated[str, typer.Option(help="Training seeds for Tables 1 and 2; missing models are trained.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Training seeds of the models for Tables 1 and 2.")] = "0",
     recipe: Annotated[
         str, typer.Option(help="Training recipe of the verb-number models: best, authors or plain.")
     ] = "best",

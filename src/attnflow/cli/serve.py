@@ -44,12 +44,12 @@ def serve(
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
 ) -> None:  # fmt: skip
-    """Run the interactive page as a local web app, with a JSON API that is described at /api."""
+    """Run the interactive page as a local web app, with a JSON API (/openapi.json)."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as e:
-        raise InputError(f"the web app needs {e.name}: pip install 'attnflow[serve]'") from None
+        raise InputError(f"the web app needs {e.name}: pip install 'attnflow[models]'") from None
     with closing(listen(host, port)) as sock:  # report a taken port before loading models
         start()
         from attnflow.server.app import run

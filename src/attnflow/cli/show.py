@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,15 +48,7 @@ from attnflow.cli.options import (
 from attnflow.errors import AttentionWarning, InputError, LongAnswer
 from attnflow.files import PICTURES
 from attnflow.jobs.progress import Stages
-from attnflow.method_table import (
-    FOLLOWED,
-    GATHERED,
-    GATHERED_EDGES,
-    IMPORTANCE,
-    TEXT_METHODS,
-    check_options,
-    method_name,
-)
+from attnflow.method_table import IMPORTANCE, LAYERED, TEXT_METHODS, check_options, method_name
 from attnflow.result_files import WRITERS
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
@@ -68,10 +59,9 @@ if TYPE_CHECKING:
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace
     from attnflow.view.page import Page
-    from attnflow.view.pair import Pair
 
 FILES = (".html", *PICTURES, *WRITERS)
-ON_A_PAGE = (*FOLLOWED, *ANSWER_WAYS, *IMPORTANCE)
+ON_A_PAGE = (*LAYERED, *ANSWER_WAYS, *IMPORTANCE)
 """Methods that the page of a text has; the page of another one shows its values only."""
 
 
@@ -81,9 +71,9 @@ def show(
     method: Annotated[
         str | None,
         typer.Option(
-            help="To explain the answer: answer_inputs, answer_rows, gather, columns, blank-out, gradient, "
-            "integrated-gradients, shapley. To explain a hidden state: raw, rollout, flow, joint_flow. By default, the "
-            "best method for the model's answer, or rollout with --query and other options about hidden states.",
+            help="To explain the answer: answer_inputs, answer_rows, blank-out, gradient, integrated-gradients, shapley. "
+            "To explain a hidden state: raw, rollout, flow. By default, the best method for the model's answer, or "
+            "rollout with --query and other options about hidden states.",
             show_default=False,
         ),
     ] = None,
@@ -130,23 +120,13 @@ def show(
             help="Save a page (.html), a picture (.svg, .pdf, .png) or the data (.json, .npz, .csv, .parquet).",
         ),
     ] = None,
-    beside: Annotated[
-        str | None,
-        typer.Option(help="With -o page.html: compare with this second text."),
-    ] = None,
-    beside_model: Annotated[str | None, typer.Option(help="With -o page.html: compare with this second model.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which input tokens the model's answer or a hidden state comes from."""
     as_page = output is not None and output.suffix.lower() == ".html"
-    paired = beside is not None or beside_model is not None
     image = one_image(images)
-    if image is not None and (paired or target is not None or words):
-        raise InputError(
-            "--image cannot be combined with --beside, --beside-model, --target or --words: leave them out"
-        )
-    if paired and not as_page:
-        raise InputError("--beside and --beside-model need a page: add -o page.html, or leave them out")
+    if image is not None and (target is not None or words):
+        raise InputError("--image cannot be combined with --target or --words: leave them out")
     at_state = bool(query or layer != "last" or receptive_field is not None)
     by_default = method is None
     share = read_share(residual)
@@ -159,7 +139,7 @@ def show(
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value is not None}
     if heads is not None:
-        check_heads(heads, method, {**chosen, **({"beside": True} if paired else {})})
+        check_heads(heads, method, chosen)
     if method is None:
         about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
         method = "rollout" if about_state or edges not in (None, "answer") else METHOD
@@ -174,14 +154,13 @@ def show(
             "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
             "tokens; attnflow compare has --importance too"
         )
-    not_there = ("edges", "answer", "sinks", "receptive_field")
-    beyond = [name for name in chosen if name in not_there or chosen[name] == "measured"]
+    beyond = [name for name in chosen if name in ("edges", "answer", "sinks", "receptive_field")]
     on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
-    if as_page and not on_page and (paired or budget is not None):
+    if as_page and not on_page and budget is not None:
         reason = f"--{beyond[0]}" if beyond else f"--method {method}"
         raise InputError(
-            f"--beside and --importance need the page of a text, which has no {reason}: leave one of them out; without "
-            f"--beside and --importance, the page shows the values of {reason}"
+            f"--importance needs the page of a text, which has no {reason}: leave one of them out; without --importance, "
+            f"the page shows the values of {reason}"
         )
     check_output(output, FILES)
     start()
@@ -217,50 +196,29 @@ def show(
             name = own.replace("_", "-")
             plan = {"blank-out": {}, **plan} if budget is not None and own == "blank_out" else {**plan, name: {}}
 
-        def explained(one: Model, of_text: Any) -> Page:
-            with Stages(STAGES) as stages:
-                stages("model", 0, 1)
-                trace = traced(one, of_text, target, truncate)
+        with Stages(STAGES) as stages:
+            stages("model", 0, 1)
+            trace = traced(loaded, item, target, truncate)
             position = read_query(query, len(trace.tokens))
             number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
             state = {
                 "layer": number, "unit": "words" if words else None, "special": special,
                 "method": None if by_default else own.replace("_", "-") if own in IMPORTANCE else own,
             }  # fmt: skip
-            with Stages(STAGES) as stages:
-                made = explain(
-                    one, of_text, query=None if position == "all" else position, truncate=truncate, trace=trace,
-                    residual=share if isinstance(share, float) else 0.5, progress=stages,
-                    importance={name: {**own, **measured} for name, own in plan.items()},
-                    state={name: value for name, value in state.items() if value is not None},
-                )  # fmt: skip
-            if method is not None and not by_default:
-                _check_opening(made, own)
-            return made
-
-        first = explained(loaded, item)
-        page: Page | Pair = first
-        if paired:
-            second = loaded
-            if beside_model is not None:
-                with Stages(STAGES) as stages:
-                    stages("load", 0, 1)
-                    second = attnflow.load(
-                        beside_model, device=device, dtype=dtype, trust_remote_code=trust_remote_code,
-                        allow_pickle=allow_pickle,
-                    )  # fmt: skip
-            page = first.beside(explained(second, text if beside is None else read_text(beside)))
+            page = explain(
+                loaded, item, query=None if position == "all" else position, truncate=truncate, trace=trace,
+                residual=0.5 if share is None else share, progress=stages,
+                importance={name: {**more, **measured} for name, more in plan.items()},
+                state={name: value for name, value in state.items() if value is not None},
+            )  # fmt: skip
+        if method is not None and not by_default:
+            _check_opening(page, own)
         page.save(output)
         progress(f"wrote {output}")
         if as_json:
             print(json.dumps(page.document))
         return
     reason = ""
-    changed = words or layer != "last" or receptive_field is not None or residual is not None or sinks != "keep"
-    if loaded.hears and by_default and edges is None and not changed and _writes(loaded):
-        result = _spoken(loaded, text, target, query, truncate)
-        deliver(result, output, as_json, f"transcript: {result.text!r}")
-        return
     with Stages(STAGES) as stages:
         stages("model", 0, 1)
         if own in ANSWER_WAYS:
@@ -276,9 +234,8 @@ def show(
                 loaded, item, own, words, stages, answer=answer, truncate=truncate, **measured
             )
         elif own not in ANSWER_WAYS:
-            kind = GATHERED_EDGES if own in GATHERED and edges is None else edges
             trace = loaded.trace(
-                item, target=target, truncate=truncate, edges=kind, normalize=normalize, answer=answer, **measured
+                item, target=target, truncate=truncate, edges=edges, normalize=normalize, answer=answer, **measured
             )
             if words:
                 trace = trace.words()
@@ -290,9 +247,7 @@ def show(
                         raise InputError(
                             f"--{name} all: a table shows one {name}; use --json or --output for all of them"
                         )
-            if own in GATHERED:
-                result = trace.gather(1.0 if own == "columns" else share if isinstance(share, float) else None)
-            elif own == "raw":
+            if own == "raw":
                 result = trace.raw(position, number, sinks)
             else:
                 more = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
@@ -321,21 +276,6 @@ def _check_opening(page: Page, method: str) -> None:
 def _writes(model: Model) -> bool:
     """Return whether the model is an encoder-decoder."""
     return bool(getattr(model.config, "is_encoder_decoder", False))
-
-
-def _spoken(model: Model, sound: str, target: str | None, query: str | None, truncate: bool) -> TokenAttention:
-    """Return when each word of a transcript was spoken, or only the word that --query names."""
-    result = model.trace(sound, target=target, truncate=truncate).spoken()
-    if query in (None, "all"):
-        return result
-    word = read_query(query, len(result.queries))
-    (_, at) = result.where(word if isinstance(word, int | str) else None)
-    return replace(
-        result,
-        values=result.values[:, [at]],
-        queries=result.queries[at : at + 1],
-        query_tokens=result.query_tokens[at : at + 1],
-    )
 
 
 def _of_answer(

@@ -1,17 +1,11 @@
-"""Reading, tokenizing and writing of shards, in the model's process or in separate processes."""
+"""Reading, tokenizing and writing of shards, beside the model that explains them."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +17,6 @@ from attnflow.corpus.schema import Explained, failed_row, table
 from attnflow.corpus.text_arrays import Scored, Sheet, columns_of, rows_of, sheet_of
 from attnflow.errors import InputError, TextError
 from attnflow.jobs.store import Record, write_shard
-from attnflow.jobs.workers import Helper, helper
 from attnflow.selection import places_of
 from attnflow.texts.sources import Corpus, Text
 
@@ -35,7 +28,7 @@ Encode = Callable[[Sequence[Any]], list[Encoded | InputError]]
 
 @dataclass(frozen=True)
 class Tokenizing:
-    """How texts become tokens, for a model with one stack of layers; small enough to send to another process.
+    """How texts become tokens, for a model with one stack of layers.
 
     limit: the most tokens the model takes.
     typed: whether the model takes token types.
@@ -154,50 +147,3 @@ def unreadable(text: Text) -> Explained | None:
         return Explained(error="unreadable", message=text.problem)
     empty = TextError.of("empty", "the text is empty: expected at least one word")
     return failed_row(empty) if text.text is None else None
-
-
-class Clerks:
-    """Several `Clerk` processes that take turns. The process that reads a shard also writes it."""
-
-    def __init__(self, clerks: Sequence[Helper[Clerk]], stack: ExitStack) -> None:
-        self.turns = cycle(clerks)
-        self.begun: dict[int, Helper[Clerk]] = {}  # the process that has each shard
-        self.collecting = ThreadPoolExecutor(max(2, len(clerks)), "attnflow-write")
-        stack.callback(self.collecting.shutdown, cancel_futures=True)
-
-    def sheet(self, shard: Shard) -> Future[Sheet]:
-        self.begun[shard.number] = next(self.turns)
-        return self.begun[shard.number](_sheet, shard)
-
-    def write(self, shard: Shard, collect: Callable[[], Scored]) -> Future[Record]:
-        clerk = self.begun.pop(shard.number)
-        return self.collecting.submit(lambda: clerk(_write, (shard, collect())).result())
-
-
-def _sheet(clerk: Clerk, shard: Shard) -> Sheet:
-    return clerk.sheet(shard)
-
-
-def _write(clerk: Clerk, task: tuple[Shard, Scored]) -> Record:
-    return clerk.write(*task)
-
-
-def hire(load: Callable[[], Clerk], count: int, stack: ExitStack) -> Clerks | None:
-    """Start `count` reader/writer processes; return None if the tokenizer cannot be sent to them."""
-    try:
-        message = pickle.dumps(load)
-        pickle.loads(message)
-    except Exception:  # pickling a tokenizer may raise anything
-        return None
-    if b"__main__" in message or not sys.executable:  # a class of the caller's script, which other processes do not run
-        return None
-    return Clerks([stack.enter_context(helper(partial(_settled, load))) for _ in range(count)], stack)
-
-
-def _settled(load: Callable[[], Clerk]) -> Clerk:
-    """Load the `Clerk` in its process, limited to one core like the others."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from attnflow.capture.silence import silence
-
-    silence()
-    return load()

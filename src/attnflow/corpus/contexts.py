@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnflow.corpus.lists import rounded
-from attnflow.corpus.splits import label_of, plain_lifts
+from attnflow.corpus.splits import label_of
 from attnflow.corpus.tally import Batch, Ints
 
 REACH = 14
@@ -46,13 +46,12 @@ class Contexts:
         self.texts: dict[tuple[int, int], dict[str, Any]] = {}
 
     def add(self, batch: Batch, slots: Ints, groups: Ints, table: Any) -> None:
-        """Add a batch of texts that has the scores of one layer, with the left-out tokens marked as special.
+        """Add a batch of texts, with the left-out tokens marked as special.
 
         groups: [split, text].
         table: the rows of the texts.
         """
-        lifts = plain_lifts(batch, 0)
-        own = lifts[self.lead]
+        own = batch.lifts[self.lead]
         numbers = table.column("row").to_numpy()
         plain = np.flatnonzero(~batch.special)
         for key, names in self.wanted.items():
@@ -60,13 +59,11 @@ class Contexts:
             if key != ALL:
                 here = here[groups[key[0]][batch.text[here]] == key[1]]
             for at in _firsts(here, slots, own, batch.text):
-                self._offer(key, int(slots[at]), float(own[at]), at, numbers, batch, lifts, table)
+                self._offer(key, int(slots[at]), float(own[at]), at, numbers, batch, table)
         kept = {(row, place) for entries in self.entries.values() for _, row, place in entries}
         self.texts = {where: text for where, text in self.texts.items() if where in kept}
 
-    def _offer(
-        self, key: Key, slot: int, lift: float, at: int, numbers: Ints, batch: Batch, lifts: Any, table: Any
-    ) -> None:
+    def _offer(self, key: Key, slot: int, lift: float, at: int, numbers: Ints, batch: Batch, table: Any) -> None:
         k = int(batch.text[at])
         row, place = int(numbers[k]), at - int(batch.starts[k])
         entries = self.entries.setdefault((key, slot), [])
@@ -74,9 +71,9 @@ class Contexts:
         entries.sort()
         del entries[EXAMPLES:]
         if (-round(lift, 9), row, place) in entries and (row, place) not in self.texts:
-            self.texts[row, place] = self._window(k, place, batch, lifts, table)
+            self.texts[row, place] = self._window(k, place, batch, table)
 
-    def _window(self, k: int, place: int, batch: Batch, lifts: Any, table: Any) -> dict[str, Any]:
+    def _window(self, k: int, place: int, batch: Batch, table: Any) -> dict[str, Any]:
         start, size = int(batch.starts[k]), int(batch.sizes[k])
         first, last = max(0, place - REACH), min(size, place + REACH + 1)
         row = table.slice(k, 1).to_pylist()[0]
@@ -96,7 +93,7 @@ class Contexts:
             "prediction": label_of(row["prediction"]),
             "lifts": {
                 method: rounded(values)
-                for method, values in zip(self.methods, lifts[:, start + first : start + last], strict=True)
+                for method, values in zip(self.methods, batch.lifts[:, start + first : start + last], strict=True)
             },
         }
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from attnflow.corpus.corpus_options import Options, Request
-from attnflow.corpus.parallel_plan import parallel_plan
 from attnflow.corpus.plan import Shard, plan
 from attnflow.errors import InputError, JobError, a_type
 from attnflow.files import check_folder_name
-from attnflow.flow import cores
 from attnflow.jobs.progress import Progress
 from attnflow.jobs.store import Record, Store, read_manifest
 from attnflow.texts.sources import Corpus, open_corpus
@@ -35,9 +33,6 @@ SHARD_CELLS = 1 << 24
 """The most scores in a shard, estimated from text lengths: shards in progress are held in memory."""
 
 BYTES_A_TOKEN = 3
-
-MOST_PROCESSES = 12
-"""Default number of reader/writer processes for a model on a GPU: enough to keep the fastest GPU busy."""
 
 
 class CorpusSums(TypedDict):
@@ -70,11 +65,10 @@ def explain_corpus(
     methods: str | Sequence[str] | None = None,
     layers: str | int | Iterable[int] = "last",
     query: str | int | None = None,
-    residual: float | str | None = None,
+    residual: float | None = None,
     receptive_field: str | None = None,
     words: bool = False,
     truncate: bool = False,
-    memory: str = "graph",
     edges: str | None = None,
     normalize: str | None = None,
     sinks: str = "keep",
@@ -91,12 +85,10 @@ def explain_corpus(
     pair: str | None = None,
     id: str | None = None,
     whole_files: bool = False,
-    split: str | None = None,
     samples: int | None = None,
     resume: bool = False,
     batch_tokens: int | None = None,
     shard_texts: int | None = None,
-    processes: int | None = None,
     ray: bool = False,
     ray_address: str | None = None,
     workers: int | None = None,
@@ -106,8 +98,7 @@ def explain_corpus(
 ) -> CorpusSums:
     """Explain every text of an input, and write a folder of Parquet files with one row per text.
 
-    source: a file or folder (.txt with one text per line, .csv, .tsv, .jsonl, .parquet, .arrow), a dataset saved by
-        Hugging Face datasets, or ``hf://datasets/OWNER/NAME``.
+    source: a file or folder (.txt with one text per line, .csv, .tsv, .jsonl, .parquet).
     output: the folder to write; files that are already there are kept.
     model: a folder or hub id, or, on one machine, a loaded `Model`; the embedded model by default.
     methods: some of `attnflow.method_table.TEXT_METHODS`; "rollout" by default. With answers=True, some of
@@ -115,8 +106,7 @@ def explain_corpus(
     layers: "last", "all", "L1,L6", or numbers from 0, for methods that have layers.
     query: a token (every occurrence is a query), a position, or "all"; None for the natural one.
     residual, receptive_field, words, truncate, sinks: as for `Trace.rollout`, `Trace.words` and `Model.trace`. The
-        residual weight is 0.5 by default; `Trace.gather` has its own default.
-    memory: "linear" builds no attention matrix, for raw attention and rollout of texts of any length.
+        residual weight is 0.5 by default.
     edges, normalize, of: as for `Model.trace` and `Model.gradient`.
     answer: the class or token that methods and edges are about, for all texts; the model's own answer by default.
     answer_column: an input column that has the answer for each text.
@@ -127,15 +117,11 @@ def explain_corpus(
     chat: whether prompts go through the chat template; by default if the tokenizer has one.
     text, pair, id: column names.
     whole_files: treat each .txt file as one text.
-    split: which split of a dataset to read.
     samples: use only the first N texts.
     resume: continue an interrupted job that had the same settings; the result is identical to the byte.
     batch_tokens: how many tokens run together.
     shard_texts: the most texts in a shard, which is one output file; a killed job repeats the shards in progress. The
         default is 1,024, or 4,096 on a GPU; 256 if each text needs its own passes, and 64 for prompts.
-    processes: how many processes read, tokenize and write next to the model's, so that this work does not slow down a
-        GPU; 0 uses threads. At most one per core, and only for jobs that explain many texts at once. The default is 0
-        on a CPU; on a GPU it is the number of cores minus two, at most 12.
     ray, ray_address, workers: run on a Ray cluster; by default on a local one with this machine's cores.
     gpus_per_worker: the fraction of a GPU each worker takes, such as 0.25, or the number of GPUs; by default the
         workers share all.
@@ -150,7 +136,7 @@ def explain_corpus(
     if not isinstance(source, str | Path):
         raise InputError(f"the input is {a_type(source)}: expected the path of a file or folder with texts")
     request = Request(
-        methods, layers, query, residual, receptive_field, words, truncate, memory, edges, normalize, sinks, answer,
+        methods, layers, query, residual, receptive_field, words, truncate, edges, normalize, sinks, answer,
         answer_column, of, answers, max_new_tokens, unit, span, occurrence, chat, pair,
     )  # fmt: skip
     request.check()
@@ -158,9 +144,7 @@ def explain_corpus(
         if value is not None and not ray:
             raise InputError(f"{name}={value!r} requires ray=True: give that too")
     _check_output(output, resume)
-    corpus = _opened(
-        source, output, text=text, id=id, pair=pair, whole_files=whole_files, split=split, answer=answer_column
-    )
+    corpus = _opened(source, output, text=text, id=id, pair=pair, whole_files=whole_files, answer=answer_column)
     import attnflow
     from attnflow.corpus import explainer as explain
     from attnflow.corpus import worker as work
@@ -190,15 +174,12 @@ def explain_corpus(
             stages("load", 0, 1)
             loaded = attnflow.load(model, **(loading if place is None else {**loading, "device": "cpu"}))
         device = loaded.device.type if place is None else loading["device"]
-        checks = explain.checked(loaded, memory)
+        checks = explain.checked(loaded)
         together = batch_tokens or (explain.BATCH_TOKENS if device == "cpu" else explain.BATCH_TOKENS_GPU)
         stages("try", 0, 1)
         options = tried(loaded, checks, request.options(explain.layer_count(checks), together), explain.PROBE)
         explain.check_pooled(loaded, options, checks)
         stages.clear()
-        count = _processes(
-            processes, device, cores() if place is None else place.cpus, explain.at_once(checks, options)
-        )
         most = shard_texts or shard_size(device, options)
         shards = planned(corpus, options, loaded.limit(), most, samples, progress.count)
         gguf = loading.get("gguf_file") or (Path(str(model)).name if str(model).endswith(".gguf") else None)
@@ -208,9 +189,7 @@ def explain_corpus(
         store = stack.enter_context(_store(output, settings, shards))
         before = sum(record["texts"] for record in store.records.values())
         left = {shard.number: shard for shard in shards.values() if shard.file not in store.records}
-        spec = work.Spec(
-            {**loading, "model": model}, loaded.name, corpus, options, str(output), min(count, len(left))
-        )  # fmt: skip
+        spec = work.Spec({**loading, "model": model}, loaded.name, corpus, options, str(output))
         stack.callback(progress.close)
         if place is None:
             worker = work.Worker(spec, loaded)
@@ -219,7 +198,7 @@ def explain_corpus(
         else:
             del loaded
             start = partial(work.on_cluster, _anywhere(spec))
-            results = cluster.run(connection, place, group, start, left, progress.warn, spec.clerks)
+            results = cluster.run(connection, place, group, start, left, progress.warn)
             records = _seen(results, {number: output / shard.file for number, shard in left.items()}, progress)
         try:
             sums = _run(store, shards, records, progress)
@@ -227,23 +206,6 @@ def explain_corpus(
             raise JobError(f"{e} with resume=True") from e
     more = {"resumed": before, "seconds": round(time.monotonic() - started, 2), "output": str(output)}
     return cast("CorpusSums", {**sums, **more})
-
-
-def _processes(processes: int | None, device: str, cpus: int, at_once: bool) -> int:
-    """Return the number of reader/writer processes. Two cores stay free for the model and its results.
-
-    at_once: whether the job explains many texts at once; only then do the processes help.
-    """
-    if processes is None:
-        return 0 if device == "cpu" or not at_once else max(0, min(cpus - 2, MOST_PROCESSES))
-    if isinstance(processes, bool) or not isinstance(processes, int) or processes < 0:
-        raise InputError(f"processes={processes!r}: expected a whole number, 0 or more")
-    if processes and not at_once:
-        raise InputError(
-            f"processes={processes} works only for jobs that explain many texts at once, and this job explains one "
-            "text at a time: leave it out"
-        )
-    return min(processes, cpus)
 
 
 def _check_output(output: Path, resume: bool) -> None:
@@ -304,7 +266,7 @@ def planned(
         return columns * tokens * (tokens if many else 1)
 
     shards = {}
-    for shard in parallel_plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
+    for shard in plan(corpus, shard_texts, SHARD_CELLS, cells, samples):
         shards[shard.number] = shard
         count(shard.row + shard.count)
     return shards
@@ -356,7 +318,7 @@ def _store(output: Path, settings: Mapping[str, Any], shards: Mapping[int, Shard
         shard.file: {"part": shard.number, "row": shard.row, "texts": shard.count, "digest": shard.digest}
         for shard in shards.values()
     }
-    store = Store(output, "corpus", settings, plans, "part-*.parquet", ("tokens", "errors"))
+    store = Store(output, settings, plans)
     if store.changed:
         store.close()
         raise InputError(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from attnflow._arrays import positions
 from attnflow.corpus.schema import score_columns
 from attnflow.errors import InputError
 from attnflow.graph import check_residual
-from attnflow.method_table import FOLLOWED, GATHERED, LAYERED, TEXT_METHODS, check_options, is_about_answer, method_name
+from attnflow.method_table import LAYERED, TEXT_METHODS, check_options, is_about_answer, method_name
 from attnflow.receptive import check_mode
 from attnflow.selection import read_layer, select_layers
 from attnflow.sinks import check_sinks
@@ -35,13 +35,13 @@ CHANGING = (
     "of",
 )  # fmt: skip
 """Options that change what methods compute; each must apply to at least one method of the job."""
-OF_TEXTS = ("query", "receptive_field", "words", "truncate", "memory", "pair", "normalize", "of")
+OF_TEXTS = ("query", "receptive_field", "words", "truncate", "pair", "normalize", "of")
 OF_WRITING = ("max_new_tokens", "unit", "span", "occurrence", "chat")
 """`OF_TEXTS` options do not apply to written answers; `OF_WRITING` options apply to nothing else."""
 
 INSTEAD = {"query": "give span=, a part of each answer, instead", "words": "give unit='word' instead"}
 """What does for written answers what an option does for texts."""
-WRITTEN = {"layers": FOLLOWED, "sinks": FOLLOWED, "residual": FOLLOWED[1:], "edges": (*FOLLOWED, *GATHERED)}
+WRITTEN = {"layers": LAYERED, "sinks": LAYERED, "residual": LAYERED[1:], "edges": LAYERED}
 """The methods for written answers that take each option."""
 
 
@@ -68,10 +68,7 @@ class Options:
 
     layers: from 0.
     batch_tokens: how many tokens run together, padding included.
-    memory: "graph" builds one matrix per layer; "linear" builds none, for long texts.
     edges, normalize, answer, of, sinks: as in `Model.trace` and `Trace.rollout`.
-    measured: the residual weight is measured for each position.
-    gather_residual: the residual weight of gather, if it is not the default.
     answer_column: the input column with the answer of each text.
     writing: set for jobs that explain what a language model writes.
     """
@@ -84,14 +81,11 @@ class Options:
     words: bool = False
     truncate: bool = False
     batch_tokens: int = BATCH_TOKENS
-    memory: str = "graph"
     edges: str | None = None
     normalize: str | None = None
     answer: int | str | None = None
     of: str | None = None
     sinks: str = "keep"
-    measured: bool = False
-    gather_residual: float | None = None
     answer_column: str | None = None
     writing: Writing | None = None
 
@@ -112,7 +106,7 @@ class Options:
     @property
     def is_together(self) -> bool:
         """Whether a batch of texts is explained at once: by attention, or by edges about the model's own answers."""
-        if self.writing is not None or self.is_traced or self.memory == "linear":
+        if self.writing is not None or self.is_traced:
             return False
         if not self.is_by_text:
             return True
@@ -122,24 +116,19 @@ class Options:
             of_each
             and (self.query is None or METHOD not in self.methods)
             and not (others and self.layered)
-            and others <= {*GATHERED, *ANSWER_WAYS}
+            and others <= set(ANSWER_WAYS)
             and self.edges in (None, *TOGETHER)
         )
 
     @property
     def is_traced(self) -> bool:
         """Whether the graph of each text is propagated by its own trace, not in a batch."""
-        return self.words or self.receptive_field is not None or self.is_measured or "joint_flow" in self.methods
+        return self.words or self.receptive_field is not None or self.is_measured
 
     @property
     def is_measured(self) -> bool:
-        """Whether layer values and states are measured: for sinks, and for the measured residual weight."""
-        return self.sinks != "keep" or self.measured
-
-    @property
-    def share(self) -> float | Literal["measured"]:
-        """The residual weight, or "measured"."""
-        return "measured" if self.measured else self.residual
+        """Whether the values of layers are measured, to find sinks."""
+        return self.sinks != "keep"
 
     @property
     def has_answers(self) -> bool:
@@ -160,7 +149,6 @@ class Options:
             "words",
             "truncate",
             "batch_tokens",
-            "memory",
         )
         values = asdict(self)
         writing = values.pop("writing")
@@ -177,11 +165,10 @@ class Request:
     methods: str | Sequence[str] | None = None
     layers: str | int | Iterable[int] = "last"
     query: str | int | None = None
-    residual: float | str | None = None
+    residual: float | None = None
     receptive_field: str | None = None
     words: bool = False
     truncate: bool = False
-    memory: str = "graph"
     edges: str | None = None
     normalize: str | None = None
     sinks: str = "keep"
@@ -226,12 +213,8 @@ class Request:
 
     def check(self) -> None:
         """Refuse incompatible options, and options that would have no effect."""
-        if self.memory not in ("graph", "linear"):
-            raise InputError(f'memory={self.memory!r}: expected "graph" or "linear"')
-        if self.residual is not None and not isinstance(self.residual, str):
+        if self.residual is not None:
             check_residual(self.residual)
-        elif self.residual not in (None, "measured"):
-            raise InputError(f"residual={self.residual!r}: expected a number between 0 and 1, or 'measured'")
         check_mode(self.receptive_field)
         check_sinks(self.sinks)
         if self.answer is not None and self.answer_column is not None:
@@ -255,28 +238,7 @@ class Request:
     def _check_texts(self) -> None:
         for name in (name for name in OF_WRITING if name in self.chosen):
             raise InputError(f"{name}={self.chosen[name]!r} requires answers=True: give that too, or leave it out")
-        self._check_memory()
         check_options(self.names, {name: self.chosen[name] for name in CHANGING if name in self.chosen})
-
-    def _check_memory(self) -> None:
-        """Refuse what needs a matrix if memory is "linear"."""
-        if self.memory == "graph":
-            return
-        names = self.names
-        matrices = {
-            **{f"method {name!r}": True for name in names if name in LAYERED[2:]},
-            "receptive_field='layer'": self.receptive_field == "layer",
-            "words=True": self.words,
-        }
-        for what in (name for name, is_set in matrices.items() if is_set):
-            raise InputError(f'{what} needs matrices, which memory="linear" never builds: leave one of them out')
-        others = [f"method {name!r}" for name in names if name not in LAYERED]
-        others += [f"{name}={self.chosen[name]!r}" for name in ("edges", "sinks") if name in self.chosen]
-        others += ["residual='measured'"] if self.residual == "measured" else []
-        for what in others:
-            raise InputError(
-                f'{what} does not work with memory="linear", which supports raw and rollout: leave one of them out'
-            )
 
     def _check_answers(self) -> None:
         for name in (name for name in OF_TEXTS if name in self.chosen):
@@ -300,8 +262,6 @@ class Request:
                     f"max_new_tokens={self.max_new_tokens} limits what the model writes, but "
                     f"{name}={self.chosen[name]!r} already gives the answer: leave one of them out"
                 )
-        if set(self.names) & set(GATHERED) and self.edges is not None:
-            check_options(self.names, {"edges": self.edges})
         for name in (name for name in WRITTEN if name in self.chosen and not set(self.names) & set(WRITTEN[name])):
             names = ", ".join(self.names) or "the default method"
             raise InputError(
@@ -310,12 +270,10 @@ class Request:
 
     def options(self, layer_count: int, batch_tokens: int) -> Options:
         """Return the options for a model with `layer_count` layers."""
-        weight = float(self.residual) if isinstance(self.residual, int | float) else None
         return Options(
             self.names, read_layers(self.layers, layer_count), None if self.query is None else str(self.query),
-            0.5 if weight is None else weight, self.receptive_field, self.words, self.truncate, batch_tokens, self.memory,
-            self.edges, self.normalize, self.answer, self.of, self.sinks, self.residual == "measured",
-            weight if "gather" in self.names else None, self.answer_column, self.writing,
+            0.5 if self.residual is None else float(self.residual), self.receptive_field, self.words, self.truncate,
+            batch_tokens, self.edges, self.normalize, self.answer, self.of, self.sinks, self.answer_column, self.writing,
         )  # fmt: skip
 
 

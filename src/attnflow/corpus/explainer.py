@@ -5,31 +5,23 @@ Texts are sorted by length and run in batches; rollouts are computed on the mode
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked
 from attnflow.capture.encode import encode_texts
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.predict import NOT_FINITE
 from attnflow.capture.runner import Batch
 from attnflow.corpus.corpus_options import BATCH_TOKENS as BATCH_TOKENS
 from attnflow.corpus.corpus_options import BATCH_TOKENS_GPU as BATCH_TOKENS_GPU
 from attnflow.corpus.corpus_options import Options as Options
-from attnflow.corpus.schema import Explained, failed_row, score_columns
+from attnflow.corpus.schema import Explained, failed_row
 from attnflow.corpus.text_methods import WHOLE_BYTES, check_finite, explained, followed, recipe_of, row_of
 from attnflow.corpus.written_rows import answer_rows
 from attnflow.errors import InputError
 from attnflow.flow import cores
-from attnflow.long import LinearTrace, check_linear, trace_linear
 from attnflow.model import Model
-from attnflow.selection import places_of, select_rows
 from attnflow.trace import Trace
 
 PROBE = "the key to the cabinets"
@@ -44,8 +36,8 @@ CHUNK = 8
 Solved = tuple[list[int], list[Explained]]
 
 
-def checked(model: Model, memory: str = "graph") -> Checked:
-    """Run the self-check; refuse models that take no text or do not support the memory mode."""
+def checked(model: Model) -> Checked:
+    """Run the self-check; refuse models that take no text."""
     if getattr(model.model, "main_input_name", "input_ids") != "input_ids" or model.tokenizer is None:
         raise InputError(f"{model!r} takes no text: a corpus job needs a model with a tokenizer")
     if model.pooling is not None and (model.pooling.prompt or model.pooling.lowercase):
@@ -56,7 +48,7 @@ def checked(model: Model, memory: str = "graph") -> Checked:
     encoded = encode_texts(model, [PROBE], truncate=True)[0]
     if isinstance(encoded, InputError):
         raise encoded
-    return check_linear(model, [encoded]) if memory == "linear" else model.verify(encoded)
+    return model.verify(encoded)
 
 
 def check_pooled(model: Model, options: Options, checks: Checked) -> None:
@@ -77,17 +69,17 @@ def layer_count(checks: Checked) -> int:
     return len(checks.stack.decoder or checks.stack.main)
 
 
-def batches(sizes: Sequence[tuple[int, int]], tokens: int, matrices: bool = True) -> list[list[int]]:
+def batches(sizes: Sequence[tuple[int, int]], tokens: int) -> list[list[int]]:
     """Group texts (number, tokens) into batches: sorted by length, with at most `tokens` tokens including padding.
 
-    matrices: whether long texts come in smaller batches, because their matrices grow with the square.
+    Long texts come in smaller batches, because their matrices grow with the square.
 
     >>> batches([(0, 5), (1, 2), (2, 4), (3, 2)], 8)
     [[1, 3], [2], [0]]
     """
     groups: list[list[int]] = []
     for i, n in sorted(sizes, key=lambda one: (one[1], one[0])):
-        room = min(tokens // n, tokens * WIDE // n**2) if matrices else tokens // n
+        room = min(tokens // n, tokens * WIDE // n**2)
         if not groups or len(groups[-1]) >= room:
             groups.append([])
         groups[-1].append(i)
@@ -108,8 +100,7 @@ class Explainer:
     def __init__(self, model: Model, options: Options, solvers: int | None = None) -> None:
         self.model = model
         self.options = options
-        self.checked = checked(model, options.memory)
-        self.linear = options.memory == "linear"
+        self.checked = checked(model)
         self.solvers = solvers or cores()
         self.pool = ThreadPoolExecutor(self.solvers, "attnflow-flow")
         stack = self.checked.stack
@@ -131,7 +122,7 @@ class Explainer:
         sizes = [(i, int(one.tensors["input_ids"].shape[1])) for i, one in rest.items()]
         pending: list[Future[Solved]] = []
         one_by_one = not self.together or self.options.is_by_text  # progress then counts each text as it is done
-        for members in batches(sizes, 1 if one_by_one else self.options.batch_tokens, not self.linear):
+        for members in batches(sizes, 1 if one_by_one else self.options.batch_tokens):
             pending += self._batch(members, [rest[i] for i in members])
             advance(len(members), sum(int(rest[i].tensors["input_ids"].shape[1]) for i in members))
             waiting = [f for f in pending if not f.done()]
@@ -149,8 +140,6 @@ class Explainer:
     def _batch(self, members: list[int], encoded: list[Encoded]) -> list[Future[Solved]]:
         """Run these texts together; if the model fails, run them one by one to isolate the failure."""
         try:
-            if self.linear:
-                return [_done(members, self._rows(encoded))]
             if self.options.writing is not None:
                 return [_done(members, answer_rows(self.model, self.options, self.options.writing, encoded))]
             if self.options.is_by_text:
@@ -166,52 +155,27 @@ class Explainer:
                 return [future for i, one in zip(members, encoded, strict=True) for future in self._batch([i], [one])]
             return [_done(members, [failed_row(e)])]
 
-    def _rows(self, encoded: list[Encoded]) -> list[Explained]:
-        """Explain a batch without matrices right away: too much is kept of a long text to let it wait."""
-        traces = trace_linear(self.model, encoded, "mean", -1, self.options.layers, False)
-        rows = []
-        for trace, one in zip(traces, encoded, strict=True):
-            try:
-                query = places_of(self.options.query, one.tokens, trace.default_query)
-            except InputError as e:
-                rows.append(failed_row(e))
-                continue
-            chosen = replace(trace, rows=tuple(select_rows(query, len(one.tokens))))
-            rows.append(_explained_linear(chosen, one, self.options))
-        return rows
-
-    def _provenance(self, batch: Batch) -> dict[str, Any]:
-        return {**batch.provenance(), **recipe_of(self.options)}
-
-    def _solved(self, members: list[int], scored: Callable[[int], Explained], each: int) -> Iterator[Future[Solved]]:
-        for start in range(0, len(members), each):
-            some = range(start, min(start + each, len(members)))
-
-            def row(i: int) -> Explained:
-                try:
-                    return scored(i)
-                except (KeyboardInterrupt, SystemExit):
-                    raise
-                except BaseException as e:
-                    return failed_row(e)
-
-            def work(some: Iterable[int] = some) -> Solved:
-                return [members[i] for i in some], [row(i) for i in some]
-
-            yield self.pool.submit(work)
-
     def _traced(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
         """Explain texts one by one through traces: for words, receptive fields and encoder-decoders."""
         options = self.options
-        provenance = self._provenance(batch)
+        provenance = {**batch.provenance(), **recipe_of(options)}
         traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]
 
-        def scored(number: int) -> Explained:
-            check_finite(traces[number])
-            trace = traces[number].words() if options.words else traces[number]
-            return row_of(trace, encoded[number], options, *followed(trace, options))
+        def row(number: int) -> Explained:
+            try:
+                check_finite(traces[number])
+                trace = traces[number].words() if options.words else traces[number]
+                return row_of(trace, encoded[number], options, *followed(trace, options))
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as e:
+                return failed_row(e)
 
-        yield from self._solved(members, scored, CHUNK)
+        def work(some: range) -> Solved:
+            return [members[i] for i in some], [row(i) for i in some]
+
+        for start in range(0, len(members), CHUNK):
+            yield self.pool.submit(work, range(start, min(start + CHUNK, len(members))))
 
 
 def _done(members: list[int], rows: list[Explained]) -> Future[Solved]:
@@ -219,24 +183,3 @@ def _done(members: list[int], rows: list[Explained]) -> Future[Solved]:
     future: Future[Solved] = Future()
     future.set_result((members, rows))
     return future
-
-
-def _explained_linear(trace: LinearTrace, encoded: Encoded, options: Options) -> Explained:
-    results = {}
-    if "raw" in options.methods:
-        results["raw"] = trace.raw()
-    if "rollout" in options.methods:
-        results["rollout"] = trace.rollout(options.residual, options.receptive_field)
-    if not all(np.isfinite(result.values).all() for result in results.values()):
-        return failed_row(InputError(NOT_FINITE))
-    scores: dict[str, Any] = {}
-    for method, result in results.items():
-        scores |= zip(score_columns([method], options.layers), result.values, strict=True)
-    more = {"residual": options.residual} | (
-        {} if options.receptive_field is None else {"receptive_field": options.receptive_field}
-    )
-    return Explained(
-        trace.tokens, encoded.tensors["input_ids"][0].tolist(), trace.special, trace.word_ids, trace.word_texts, None,
-        encoded.cut is not None, list(trace.queries), trace.prediction, scores,
-        provenance=json.dumps({**trace.provenance, **more}),
-    )  # fmt: skip

@@ -39,10 +39,7 @@ def export_corpus(folder: str | Path, file: str | Path, *, top: int = TOP) -> in
         raise InputError(f"top={top!r}: expected a whole number of at least 1, how many inputs to list")
     of_extension({".csv": None}, file)
     check_writable(file)
-    settings, _ = read_job(folder)
-    paths = sorted(folder.glob("part-*.parquet"))
-    if not paths:
-        raise InputError(f"{str(folder)!r} has no finished shard yet: resume the job first")
+    settings, _, paths = read_job(folder)
     scores = read_scores(paths[0], settings)
     count = 0
 

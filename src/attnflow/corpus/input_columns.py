@@ -28,15 +28,13 @@ def input_of(settings: Mapping[str, Any], source: str | Path | None = None) -> t
     name = re.split(r"[\\/]", str(path or "").rstrip("\\/"))[-1]
     if not path or name.endswith(".txt"):
         return None, None
-    if str(path).startswith("hf:"):
-        return None, f"The columns of {name} were not read: it is on the hub."
     columns = {key: settings.get(key) for key in ("text", "id", "pair")}
     try:
         return open_corpus(path, whole_files=bool(settings.get("whole_files")), **columns), None
     except InputError:
         if source is not None:
             raise
-        return None, f"The columns of {name} were not read: it was moved, or has several splits."
+        return None, f"The columns of {name} were not read: it was moved."
 
 
 class InputRows:

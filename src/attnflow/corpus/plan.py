@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 
 from attnflow.errors import InputError
 from attnflow.texts.columnar import Table
-from attnflow.texts.sources import TABLES, Corpus, File, Text, some
+from attnflow.texts.sources import Corpus, File, Text, some
 from attnflow.texts.text_files import Lines
 
 SHARD_BYTES = 1 << 26
@@ -63,7 +63,7 @@ def plan(
     """Yield the shards of a corpus in one pass. They depend only on the input and these arguments.
 
     A shard ends at most_texts texts, or before the text that would raise its cost above most_cost. A text that costs
-    more than most_cost is a shard of its own. This function uses one process; `parallel_plan` gives the same shards.
+    more than most_cost is a shard of its own.
     cost: maps the UTF-8 bytes of a text and its pair to a cost of 0 or more.
     samples: use only the first N texts.
     """
@@ -94,13 +94,8 @@ def plan(
             texts.append(text)
             spent, size = spent + price, size + bytes_
     if not texts:
-        raise no_texts(corpus)
+        raise InputError(f"{corpus.path!r} has no texts: expected at least one in {some(corpus.files)}")
     yield shard()
-
-
-def no_texts(corpus: Corpus) -> InputError:
-    """Return the error for an input without texts."""
-    return InputError(f"{corpus.path!r} has no texts: expected at least one in {some(corpus.files)}")
 
 
 class Reader:
@@ -143,7 +138,7 @@ class Reader:
 
 def open_file(file: File, corpus: Corpus) -> Lines | Table:
     """Return a reader for a file of the input."""
-    return Table(file, corpus) if file.kind in TABLES.values() else Lines(file, corpus)
+    return Table(file, corpus) if file.kind == "parquet" else Lines(file, corpus)
 
 
 def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
@@ -156,19 +151,12 @@ def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
 
 
 def digest(texts: Sequence[Text]) -> str:
-    """Return a hash of texts."""
-    return digest_of(*fields_of(texts))
-
-
-def fields_of(texts: Sequence[Text]) -> tuple[list[int | None], list[str]]:
-    """Return the lengths of all fields of texts, and the fields that are not None."""
+    """Return a hash of texts: of the lengths of all fields, then of their strings, so that different texts never give the
+    same bytes.
+    """
     fields = [field for text in texts for field in (text[:4] if text.answer is None else text)]
-    return [None if field is None else len(field) for field in fields], [field for field in fields if field]
-
-
-def digest_of(lengths: list[int | None], fields: Iterable[str]) -> str:
-    """Hash the lengths, then all strings: different texts never give the same bytes."""
-    joined = "".join(fields)
+    lengths = [None if field is None else len(field) for field in fields]
+    joined = "".join(field for field in fields if field)
     return hashlib.sha256(f"{lengths}\n{joined}".encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnflow.corpus.tally import PLACES, Batch, Floats, Ints
+from attnflow.corpus.tally import Batch, Floats, Ints
 from attnflow.errors import InputError
 from attnflow.files import arrow
 from attnflow.jobs.progress import track
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 COLUMNS = (
-    "row", "id", "text", "pair", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries",
-    "prediction", "error", "message", "provenance",
+    "row", "id", "text", "tokens", "token_ids", "special", "word_ids", "parts", "truncated", "queries", "prediction",
+    "error", "message", "provenance",
 )  # fmt: skip
 """The columns that are read in addition to the scores."""
 
@@ -35,6 +35,8 @@ ALL_LAYERS = "all layers"
 LONGEST_UNIT = 160
 """The most characters of a sentence or paragraph that a report shows."""
 
+PLACES = 64
+"""Sentences or paragraphs of a prompt that are counted separately; later ones count together."""
 BATCH = 1024
 """How many rows are read at a time; fewer if they would take more than `BYTES` of memory."""
 BYTES = 32 << 20
@@ -107,7 +109,7 @@ def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
         method
         for method in methods
         if answers
-        or (method not in SHARES if method not in LAYERED else method in ("flow", "joint_flow") or edges is not None)
+        or (method not in SHARES if method not in LAYERED else method == "flow" or edges is not None)
         or (method != "raw" and receptive_field == "ratio")
     } - {method for method in layered if difference and method != "raw"}
     columns_of = [[f"{method}_L{n}" if method in LAYERED else method for n in layers] for method in methods]
@@ -186,13 +188,13 @@ def _damaged(path: Path, error: Exception) -> InputError:
 
 
 def scored_texts(table: Any, scores: Scores, folder: Path) -> tuple[Batch, Ints]:
-    """Return the texts that have scores, and the rows whose scores are not finite."""
+    """Return the texts that have scores, and the rows whose scores are not finite. scores: of one layer."""
     sizes = _lengths(table.column("tokens"))
     rows = np.flatnonzero(_numpy(table.column("error").is_null()) & (sizes > 0))
     batch = _flat(table, rows, scores, folder)
     if not len(rows):
         return batch, rows
-    finite = np.isfinite(np.add.reduceat(batch.shares.sum((0, 1)), batch.starts))
+    finite = np.isfinite(np.add.reduceat(batch.shares.sum(0), batch.starts))
     return (batch if finite.all() else _flat(table, rows[finite], scores, folder)), rows[~finite]
 
 
@@ -202,10 +204,9 @@ def _flat(table: Any, rows: Ints, scores: Scores, folder: Path) -> Batch:
     column = scored.column("token_ids")
     ids = None if column.null_count else _numpy(column.flatten()).astype(np.int64)
     special = _numpy(scored.column("special").flatten())
-    shares = np.empty((len(scores.methods), len(scores.layers), int(sizes.sum())))
+    shares = np.empty((len(scores.methods), int(sizes.sum())))
     right = len(special) == shares.shape[-1] and (ids is None or len(ids) == len(special))
-    for m, k in np.ndindex(shares.shape[:2]):
-        name = scores.names[m][k]
+    for m, (name,) in enumerate(scores.names):
         values = _shares(scored.column(name), sizes, name in scores.divided) if right else None
         if values is None:
             numbers = scored.column("row")
@@ -213,7 +214,7 @@ def _flat(table: Any, rows: Ints, scores: Scores, folder: Path) -> Batch:
                 f"rows {numbers[0]} to {numbers[len(rows) - 1]} of {str(folder)!r} do not have one score per token: "
                 "expected shards written by a corpus job"
             )
-        shares[m, k] = values
+        shares[m] = values
     return Batch(rows, sizes, ids, special.astype(bool), shares, scores.signed)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from attnflow.corpus.input_columns import Cells, InputRows
 from attnflow.corpus.shards import batches
-from attnflow.corpus.tally import Batch, Floats, Ints
+from attnflow.corpus.tally import Batch, Ints
 from attnflow.errors import InputError
 from attnflow.texts.sources import Corpus
 
@@ -125,7 +125,7 @@ def groups_of(splits: Sequence[Split], cells: Sequence[Cells], predictions: Sequ
 
 
 class GroupSums:
-    """What tokens that are not special received in each group, at one layer.
+    """What tokens that are not special received in each group.
 
     counts: [group, token].
     lifts: sums of lifts [method, group, token].
@@ -141,11 +141,11 @@ class GroupSums:
         self.counts = [np.zeros((size, 0), np.int64) for size in sizes]
         self.lifts = [np.zeros((methods, size, 0)) for size in sizes]
 
-    def add(self, batch: Batch, slots: Ints, groups: Ints, layer: int) -> None:
-        """Add a batch. slots: the slot of each token. groups: [split, text]. layer: its place in the batch."""
+    def add(self, batch: Batch, slots: Ints, groups: Ints) -> None:
+        """Add a batch. slots: the slot of each token. groups: [split, text]."""
         plain = np.flatnonzero(~batch.special)
         slots, text = slots[plain], batch.text[plain]
-        lifts = plain_lifts(batch, layer)[:, plain]
+        lifts = batch.lifts[:, plain]
         size = max(-(-(int(slots.max()) + 1) // ROOM) * ROOM if len(slots) else 0, self.counts[0].shape[-1])
         for s, own in enumerate([*groups, np.zeros(len(batch.sizes), np.int64)]):
             self.texts[s] += np.bincount(own[own >= 0], minlength=len(self.texts[s]))
@@ -156,13 +156,6 @@ class GroupSums:
                 self.counts[s][g] += np.bincount(here, minlength=size)
                 for m in range(self.methods):
                     self.lifts[s][m, g] += np.bincount(here, lifts[m, members], size)
-
-
-def plain_lifts(batch: Batch, layer: int) -> Floats:
-    """Return how many times the even share of its text each token has, special tokens excluded, [method, token]."""
-    scale = batch.scale[:, layer] * batch.plain  # [method, text]
-    lifts: Floats = np.where(batch.special, 0, batch.shares[:, layer] * scale[:, batch.text])
-    return lifts
 
 
 def _widened(array: Any, size: int) -> Any:

@@ -35,10 +35,9 @@ from attnflow.flow import flow
 from attnflow.flow_batches import batch_flows
 from attnflow.graph import with_residual
 from attnflow.importance.question import answer_text
-from attnflow.method_table import GATHERED, GATHERED_EDGES
 from attnflow.model import Model
 from attnflow.rollout import roll_rows, rollout
-from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
+from attnflow.source_methods import INPUTS, METHOD
 
 WAITING = 4
 """How many batches may wait for their results; this bounds memory."""
@@ -149,33 +148,20 @@ class Stacked:
             raise InputError(NOT_FINITE) from None
 
     def _added_up(self, members: Ints, layout: Layout, batch: TextBatch) -> Pending:
-        """Add up over all layers what the edges carry to the answer."""
-        options, edges = self.options, self.options.edges or GATHERED_EDGES
-        methods = options.methods
+        """Add up over all layers what answer edges carry to the answer."""
+        methods = self.options.methods
+        natural = layout.sheet.queries[layout.query_starts[members]].tolist() if self.natural else None
+        parts = split(batch, natural=natural)
+        answers = parts.answers
         values: dict[str, Tensor] = {}  # one per method, [text, input]
-        gathered = [method for method in methods if method in GATHERED]
-        answers: Answers | None = None
-        if gathered and edges != "answer":
-            graph = edges_of(batch, edges, options.of or "logit")
-            answers = graph.answers
-            for method in gathered:
-                share = 1.0 if method == "columns" else options.gather_residual
-                values[method] = graph.gather(share, normalize=options.normalize)
-        if any(method in ANSWER_WAYS for method in methods) or (gathered and edges == "answer"):
-            natural = layout.sheet.queries[layout.query_starts[members]].tolist() if self.natural else None
-            parts = split(batch, natural=natural, attention=bool(gathered) and edges == "answer")
-            answers = parts.answers
-            for method in gathered if edges == "answer" else ():
-                values[method] = parts.gather(1.0 if method == "columns" else options.gather_residual)
-            if METHOD in methods:
-                values[METHOD] = parts.answer_rows()
-            if INPUTS in methods:
-                values[INPUTS] = parts.answer_inputs(signed="shares")
-        assert answers is not None
+        if METHOD in methods:
+            values[METHOD] = parts.answer_rows()
+        if INPUTS in methods:
+            values[INPUTS] = parts.answer_inputs(signed="shares")
         stack = torch.stack([values[method].float()[:, None] for method in methods])  # [method, text, 1, input]
         places = answers.places
         copies = Copies([stack, *([] if places is None else [places])], self._best(answers))
-        record = json.dumps({**self._record(edges), **recipe_of(options)})
+        record = json.dumps({**self._record("answer"), **recipe_of(self.options)})
 
         def part() -> Part:
             (scores, *more), best = copies.arrays()

@@ -1,4 +1,4 @@
-"""The texts of a shard as arrays: the model's input and its results, small enough to send between processes quickly."""
+"""The texts of a shard as arrays: the model's input and its results."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from attnflow.corpus.corpus_options import Options
 from attnflow.corpus.row_inputs import label_of
 from attnflow.corpus.schema import Explained, failed_row, score_columns
 from attnflow.errors import AttentionWarning, InputError
-from attnflow.method_table import GATHERED, IMPORTANCE, takes
+from attnflow.method_table import IMPORTANCE, takes
 from attnflow.model import Model
 from attnflow.result import TokenAttention
 from attnflow.selection import places_of
@@ -66,8 +66,7 @@ def _needs_attention(options: Options) -> bool:
 
 def _needs_answer_edges(options: Options) -> bool:
     """Return whether a method adds up answer edges, whatever the edges of the others are."""
-    own = (*ANSWER_WAYS, *GATHERED) if options.edges is None else ANSWER_WAYS
-    return bool(set(options.methods) & set(own))
+    return bool(set(options.methods) & set(ANSWER_WAYS))
 
 
 def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace | None) -> Explained:
@@ -95,7 +94,7 @@ def explain_text(model: Model, options: Options, encoded: Encoded, graph: Trace 
     for method in options.methods:
         if method in options.layered:
             continue
-        result = _about_answer(model, method, options, encoded, label, edged or answered, answered)
+        result = _about_answer(model, method, options, encoded, label, answered)
         scores[method] = result.values[0]
         places = places or result.queries
         records += [result.provenance["answer"]] if "answer" in result.provenance else []
@@ -113,7 +112,6 @@ def _about_answer(
     options: Options,
     encoded: Encoded,
     label: int | str | None,
-    edged: Trace | None,
     answered: Trace | None,
 ) -> TokenAttention:
     """Return one number per token or word, about the answer."""
@@ -124,9 +122,6 @@ def _about_answer(
             # it would repeat for thousands of texts
             warnings.filterwarnings("ignore", "the probability of ", AttentionWarning)
             result: TokenAttention = getattr(model, method)(encoded, answer=label, **more)
-    elif method in GATHERED:
-        assert edged is not None
-        result = edged.gather(1.0 if method == "columns" else options.gather_residual)
     elif method == INPUTS:
         assert answered is not None
         result = answered.answer_inputs(signed="shares")
@@ -145,7 +140,7 @@ def followed(trace: Trace, options: Options) -> tuple[list[int], Scores]:
     for method in options.layered:
         more: dict[str, Any] = {"sinks": options.sinks}
         if method != "raw":
-            more |= {"residual": options.share, "receptive_field": options.receptive_field}
+            more |= {"residual": options.residual, "receptive_field": options.receptive_field}
         result = getattr(trace, method)(places, options.layers, **more)
         scores |= zip(score_columns([method], options.layers), result.values, strict=True)
     return places, scores
@@ -178,9 +173,9 @@ def provenance_of(trace: Trace, options: Options) -> dict[str, Any]:
 def recipe_of(options: Options) -> dict[str, Any]:
     """Return the settings that were changed and affect the numbers, and always the residual weight."""
     recipe: dict[str, Any] = {}
-    if any(takes(method, "measured") for method in options.methods) or set(options.methods) == {"raw"}:
-        recipe["residual"] = options.share
-    for name in ("receptive_field", "answer", "of", "gather_residual", "answer_column"):
+    if any(takes(method, "residual") for method in options.methods) or set(options.methods) == {"raw"}:
+        recipe["residual"] = options.residual
+    for name in ("receptive_field", "answer", "of", "answer_column"):
         if getattr(options, name) is not None:
             recipe[name] = getattr(options, name)
     return recipe if options.sinks == "keep" else {**recipe, "sinks": options.sinks}

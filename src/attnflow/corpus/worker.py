@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import attnflow
 from attnflow.capture.encode import encode_texts
-from attnflow.corpus.clerk import Clerk, Inputs, Tokenizing, hire, prepared, unreadable
+from attnflow.corpus.clerk import Clerk, Inputs, Tokenizing, prepared, unreadable
 from attnflow.corpus.explainer import Explainer, Options
 from attnflow.corpus.plan import Shard
 from attnflow.corpus.row_inputs import prompt_input, with_answers
 from attnflow.corpus.schema import Explained
 from attnflow.corpus.stacked import Stacked
 from attnflow.corpus.text_arrays import Scored, Sheet
-from attnflow.errors import JobError
 from attnflow.jobs.store import Record
-from attnflow.jobs.workers import Died
 from attnflow.model import Model
 from attnflow.texts.sources import Corpus, Text
 
 AHEAD = 2
-"""How many shards are started before the oldest is written, if one process does everything."""
+"""How many shards may wait to be written."""
 
 Advance = Callable[[int, int], None]
 """Called with the number of texts and of their tokens as soon as the model has run on them."""
@@ -40,7 +37,6 @@ class Spec:
 
     loading: the arguments of `attnflow.load`.
     name: the model's name in results, wherever it was loaded from.
-    clerks: how many processes read, tokenize and write next to the model; 0 for threads.
     """
 
     loading: Mapping[str, Any]
@@ -48,21 +44,13 @@ class Spec:
     corpus: Corpus
     options: Options
     folder: str
-    clerks: int = 0
-
-
-@dataclass(frozen=True)
-class Desks:
-    """Where shards are started and finished. reading, writing: how many at a time."""
-
-    begin: Callable[[Shard], Future[Any]]
-    finish: Callable[[Shard, Callable[[], Any]], Future[Record]]
-    reading: int
-    writing: int
 
 
 class Worker:
-    """Writes the shards of a corpus, one file each, with one model."""
+    """Writes the shards of a corpus, one file each, with one model.
+
+    One thread reads the next shard while the model runs, and one writes the last.
+    """
 
     def __init__(self, spec: Spec, model: Model | None = None, solvers: int | None = None) -> None:
         self.spec, options = spec, spec.options
@@ -83,45 +71,35 @@ class Worker:
                 options.query,
                 not options.layered,
             )
-        self.new_clerk = partial(Clerk, spec.corpus, spec.folder, options.columns, options.has_answers, tokenizing)
-        self.stack = ExitStack()
-        self.desks: Desks | None = None  # shared by successive calls of `do`
+        self.clerk = Clerk(spec.corpus, spec.folder, options.columns, options.has_answers, tokenizing)
+        self.reading, self.writing = (ThreadPoolExecutor(1, f"attnflow-{name}") for name in ("read", "write"))
 
     def do(self, shards: Iterable[Shard], advance: Advance = lambda texts, tokens: None) -> Iterator[Record]:
         """Yield the records of shards, in order, each as soon as its file is on disk."""
-        try:
-            self.desks = self.desks or self._desks(self.stack)
-            yield from self._through(self.desks, iter(shards), advance)
-        except BaseException as e:
-            self.desks = None
-            self.stack.__exit__(type(e), e, e.__traceback__)
-            if isinstance(e, Died):
-                whose = f"{self.spec.clerks} processes that read and write next to the model"
-                raise JobError(e.sentence(whose, "give fewer processes")) from None
-            raise
-
-    def _through(self, desks: Desks, coming: Iterator[Shard], advance: Advance) -> Iterator[Record]:
-        begun: deque[tuple[Shard, Future[Any]]] = deque()
+        coming = iter(shards)
+        begun = self._begun(coming)
         records: deque[Future[Record]] = deque()
-
-        def begin() -> None:
-            shard = next(coming, None)
-            if shard is not None:
-                begun.append((shard, desks.begin(shard)))
-
-        for _ in range(desks.reading):
-            begin()
-        while begun:
-            shard, prepared = begun.popleft()
+        while begun is not None:
+            shard, prepared = begun
             texts = prepared.result()
             del prepared
-            begin()
-            records.append(desks.finish(shard, self._explain(texts, advance)))
+            begun = self._begun(coming)
+            records.append(self.writing.submit(self._write, shard, self._explain(texts, advance)))
             del texts
-            while records and (len(records) >= desks.writing or records[0].done()):
+            while records and (len(records) >= AHEAD or records[0].done()):
                 yield records.popleft().result()
         while records:
             yield records.popleft().result()
+
+    def _begun(self, coming: Iterator[Shard]) -> tuple[Shard, Future[Sheet | Inputs]] | None:
+        """Start to read the next shard, if there is one."""
+        shard = next(coming, None)
+        return None if shard is None else (shard, self.reading.submit(self._read, shard))
+
+    def _read(self, shard: Shard) -> Sheet | Inputs:
+        if self.stacked is not None:
+            return self.clerk.sheet(shard)
+        return self.clerk.inputs(shard, partial(inputs_of, self.model, self.spec.options))
 
     def _explain(self, texts: Sheet | Inputs, advance: Advance) -> Callable[[], Rows]:
         if isinstance(texts, Sheet):
@@ -131,30 +109,13 @@ class Worker:
         advance(sum(isinstance(one, Explained) for one in texts), 0)
         return self.explainer.explain(texts, advance)
 
-    def _desks(self, stack: ExitStack) -> Desks:
-        """Read and write shards in separate processes if requested and possible, else in threads."""
-        if self.spec.clerks and self.stacked is not None:
-            clerks = hire(self.new_clerk, self.spec.clerks, stack)
-            if clerks is not None:
-                return Desks(clerks.sheet, clerks.write, self.spec.clerks, self.spec.clerks + AHEAD)
-        clerk = self.new_clerk()
-        stack.callback(clerk.close)
-        reading, writing = (ThreadPoolExecutor(1, f"attnflow-{name}") for name in ("read", "write"))
-        for pool in (reading, writing):
-            stack.callback(pool.shutdown, cancel_futures=True)
-
-        def begin(shard: Shard) -> Future[Any]:
-            if self.stacked is not None:
-                return reading.submit(clerk.sheet, shard)
-            return reading.submit(clerk.inputs, shard, partial(inputs_of, self.model, self.spec.options))
-
-        def finish(shard: Shard, collect: Callable[[], Rows]) -> Future[Record]:
-            return writing.submit(lambda: clerk.write(shard, collect()))
-
-        return Desks(begin, finish, 1, AHEAD)
+    def _write(self, shard: Shard, collect: Callable[[], Rows]) -> Record:
+        return self.clerk.write(shard, collect())
 
     def close(self) -> None:
-        self.stack.close()
+        for pool in (self.writing, self.reading):
+            pool.shutdown(cancel_futures=True)
+        self.clerk.close()
         self.explainer.close()
         if self.stacked is not None:
             self.stacked.close()

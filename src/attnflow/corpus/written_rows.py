@@ -81,7 +81,7 @@ def explained_answer(answer: Answer, options: Options, writing: Writing) -> Expl
     for method in options.methods:
         more: dict[str, Any] = {"edges": options.edges} if takes(method, "edges") else {}
         more |= {"sinks": options.sinks} if takes(method, "sinks") else {}
-        more |= {"residual": options.share} if takes(method, "measured") else {}
+        more |= {"residual": options.residual} if takes(method, "residual") else {}
         for layer in options.layers if method in LAYERED else (-1,):
             result = answer.sources(span, writing.unit, method=method, layer=layer, **more)
             name = score_columns([method], [layer])[0]
@@ -113,8 +113,8 @@ def _span(answer: Answer, writing: Writing) -> Span | None:
 def provenance_of(answer: Answer, options: Options, writing: Writing) -> dict[str, Any]:
     """Return the provenance that all rows share."""
     recipe: dict[str, Any] = {"unit": writing.unit, "span": writing.span, "edges": options.edges}
-    if any(takes(method, "measured") for method in options.methods):
-        recipe["residual"] = options.share
+    if any(takes(method, "residual") for method in options.methods):
+        recipe["residual"] = options.residual
     if options.sinks != "keep":
         recipe["sinks"] = options.sinks
     settings = {name: value for name, value in recipe.items() if value is not None}

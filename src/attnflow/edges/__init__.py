@@ -20,9 +20,7 @@ from attnflow.capture.inputs import Encoded
 from attnflow.capture.inside import Inside, check_windows, main_calls, pass_with, run_inside, wide
 from attnflow.capture.layer_gradients import Descent, run_layers
 from attnflow.capture.linear import pass_down
-from attnflow.capture.offload import Lane
 from attnflow.capture.passes import Pass
-from attnflow.capture.ranks import check_alone, ranks_of
 from attnflow.capture.routes import running
 from attnflow.capture.runner import Batch, Runner, check_calls
 from attnflow.capture.verify import kind_of, probe
@@ -66,7 +64,7 @@ def check_choice(name: str, normalize: str | None, residual: object, methods: Se
     """Check edges and their options before a model is loaded. residual: None unless it was chosen."""
     normalization_of(name, normalize)
     followed = [method for method in methods if method in LAYERED]
-    if EDGES[name].whole and residual is not None and followed and "gather" not in methods:
+    if EDGES[name].whole and residual is not None and followed:
         raise InputError(
             f"residual={residual!r} has no effect with edges={name!r}, which already include the residual connection: "
             "leave it out, or choose other edges"
@@ -124,18 +122,6 @@ def traced_encoding(
 
     about: what the score is, for the provenance.
     """
-    if name not in (None, "answer"):
-        _check_all_heads(model)
-    return _traced_encoding(model, encoded, name, score_of, about)
-
-
-def _check_all_heads(model: Runner) -> None:
-    check_alone(model.model, "edges other than 'answer' see into every head of a layer")
-
-
-def _traced_encoding(
-    model: Runner, encoded: Encoded, name: str | None, score_of: Callable[[Tensor], Tensor], about: Mapping[str, Any]
-) -> Pass:
     if name is None:
         return model.run_batch([encoded]).passed(0)
     kind = edges_of(name)
@@ -177,9 +163,7 @@ def _run_once(model: Runner, encoded: Encoded, every_logit: bool = False) -> tup
     last = model.last_logits([] if every_logit else lengths)
     down: dict[str, Any] = {}
     if encoded.picture is not None and encoded.wiring is not None:
-        image = sorted(encoded.picture.places)
-        seats = [image[n] if n >= 0 else -1 for n in encoded.wiring.place.tolist()]
-        down = {"tower": encoded.wiring.path, "image": image, "seats": seats}
+        down = encoded.wiring.down(sorted(encoded.picture.places))
     frozen = run_frozen(model, encoded.tensors, checked, keep=True, **down, **last)
     check_calls(frozen.calls, checked)
     calls = list(frozen.calls)
@@ -189,8 +173,7 @@ def _run_once(model: Runner, encoded: Encoded, every_logit: bool = False) -> tup
 def _with_answer(batch: Batch, about: Mapping[str, Any], evidence: Evidence, place: int | None = None) -> Pass:
     """Return what the pass left, and how the score of its answer splits; no heads are kept."""
     passed = batch.passed(0)
-    attention = torch.stack([step.weights for step in passed.steps])
-    inside = Inside((), about, "", lambda: evidence, batch.checked.causal, place, attention)
+    inside = Inside((), about, "", lambda: evidence, batch.checked.causal, place)
     return replace(passed, inside=inside)
 
 
@@ -221,7 +204,7 @@ class Explained:
 
 
 def explained(
-    model: Runner, encoded: Encoded, checked: Checked, name: str, *, answer: Any, of: str, lane: Lane | None = None
+    model: Runner, encoded: Encoded, checked: Checked, name: str, *, answer: Any, of: str
 ) -> tuple[Batch, Explained]:
     """Run one forward pass of one text, and return the way down from its answer, for edges of `BY_LAYERS`.
 
@@ -233,7 +216,7 @@ def explained(
     if kind not in model.checked_linear:
         _verify_layers(model, encoded, checked)
         model.checked_linear.add(kind)
-    layers = run_layers(model, encoded, checked, frozen=frozen, lane=lane)
+    layers = run_layers(model, encoded, checked, frozen=frozen)
     question = _question(layers.batch, answer)
     if question is None:
         raise InputError(f"these edges are about an answer, and {no_answer(model)}")
@@ -256,13 +239,11 @@ def _verify_layers(model: Runner, encoded: Encoded, checked: Checked) -> None:
         return logits.double().flatten(0, -2)[-1].max()
 
     descent = run_layers(model, some, checked, frozen=False).descent(likeliest)
-    whole = attention_gradient(_traced_encoding(model, some, "attention-gradient", likeliest, {}))
-    ranks = ranks_of(model.model)  # each process compares only its own heads
+    whole = attention_gradient(traced_encoding(model, some, "attention-gradient", likeliest, {}))
     for o in descent.operands():
         expected = whole[o.number].sum(0)  # [key]
         every = expected.new_ones(1, 1, len(expected))
         gap = float((pass_down(o.scores, every, o.weighing)[0, 0] - expected).abs().max() / whole.sum(1).max())
-        gap = gap if ranks is None else ranks.worst(gap, model.device)
         if not gap <= (0.2 if half(model.dtype) else 1e-3):
             raise ModelError(
                 f"gradients of {type(model.model).__name__} layer by layer differ from those of one pass by {gap:.2g} "
@@ -279,7 +260,6 @@ def look_inside(
     answer, of: what the gradients are about, as in `Model.gradient`.
     """
     check_of(of)
-    _check_all_heads(model)
     batch, inside = run_inside(model, model.encode(text, truncate=truncate), gradient)
     return pass_with(batch, _with_gradients(batch, inside, answer, of) if gradient else inside)
 

@@ -25,19 +25,15 @@ from attnflow.capture.frozen import FrozenPass, entering, no_answer, run_frozen
 from attnflow.capture.inputs import Encoded, batched
 from attnflow.capture.inside import check_inside, check_windows, layers_of_texts, wide
 from attnflow.capture.predict import answered, masked_positions, places_of
-from attnflow.capture.ranks import check_alone
 from attnflow.capture.routes import running
-from attnflow.capture.runner import Runner, check_calls
+from attnflow.capture.runner import Runner
 from attnflow.capture.sublayer import layer_path
 from attnflow.edges import EDGES, normalization_of, normalized
 from attnflow.edges.weights import (
     OF_LAYERS,
     Signed,
-    check_gather_field,
     check_signed,
     evidence_shares,
-    gather_residual,
-    gathered_down,
     positive_evidence,
     positive_gradient,
     positive_product,
@@ -120,7 +116,6 @@ class TextBatch:
 
     def prepare(self) -> None:
         """Copy what later steps need to the device, and back: once the model runs, a copy would wait for it."""
-        check_alone(self.model.model, "edges of many texts at once see into every head of a layer")
         if self.checked.padding is False and len(set(self.lengths)) > 1:
             raise ModelError(
                 f"{type(self.model.model).__name__} computes other numbers for a padded text than for the text alone: run "
@@ -161,12 +156,11 @@ class Answers:
 class BatchEdges:
     """The weights of edges, [text, query, key] for each layer, zero if a text has no such position.
 
-    weights: as defined. attention: heads reduced. answers: None if edges are not about an answer.
+    weights: as defined. answers: None if edges are not about an answer.
     """
 
     name: str
     weights: tuple[Tensor, ...]
-    attention: tuple[Tensor, ...]
     answers: Answers | None
 
     @property
@@ -178,33 +172,19 @@ class BatchEdges:
         """Return the weights as in the graph of a trace: see `attnflow.edges.reweighed`."""
         return tuple(normalized(torch.stack(self.weights), normalization_of(self.name, normalize)))
 
-    def gather(
-        self, residual: float | None = None, receptive_field: str | None = "layer", normalize: str | None = None
-    ) -> Tensor:
-        """Return `Trace.gather` of edges by gradients, [text, input] in float64; for answer edges see `BatchParts`."""
-        check_gather_field(receptive_field)
-        if self.name not in BY_GRADIENT:
-            raise InputError(f"gather needs edges by gradients, {', '.join(BY_GRADIENT)}, and these are {self.name!r}")
-        share = gather_residual(len(self.weights), residual)
-        carried = [weights.sum(-2, dtype=torch.float64) for weights in self.graph(normalize)]
-        return gathered_down(carried, [weights.double() for weights in self.attention], share, receptive_field)
-
 
 @dataclass(frozen=True, eq=False)
 class BatchParts:
     """How the log-odds of each text's answer split over its tokens: [text, position] each, signed, zero at padding.
 
     rows: what the requested queries read, at all layers. inputs: what the answer owes to each input, all the way down.
-    columns: what all queries read, for each layer. attention: for each layer, if requested. log_odds, constants, gaps:
-    [text], as in `attnflow.capture.frozen.BatchEvidence`.
+    log_odds, constants, gaps: [text], as in `attnflow.capture.frozen.BatchEvidence`.
     """
 
     batch: TextBatch
     answers: Answers
     rows: Tensor
     inputs: Tensor
-    columns: tuple[Tensor, ...]
-    attention: tuple[Tensor, ...]
     log_odds: Tensor
     constants: Tensor | None
     gaps: Tensor
@@ -216,17 +196,6 @@ class BatchParts:
     def answer_inputs(self, signed: Signed = False) -> Tensor:
         """Return `Trace.answer_inputs` of every text."""
         return self._shown(self.inputs, signed)
-
-    def gather(self, residual: float | None = None, receptive_field: str | None = "layer") -> Tensor:
-        """Return `Trace.gather` of answer edges: [text, input], in double precision."""
-        check_gather_field(receptive_field)
-        if not self.attention:
-            raise InputError(
-                "gather needs the attention, which these parts did not keep: use split(batch, attention=True)"
-            )
-        attention = [weights.double() for weights in self.attention]
-        share = gather_residual(len(attention), residual)
-        return gathered_down(self.columns, attention, share, receptive_field)
 
     def _shown(self, parts: Tensor, signed: Signed) -> Tensor:
         check_signed(signed)
@@ -263,59 +232,50 @@ def edges_by_gradient(batch: TextBatch, name: str = "attention-gradient", of: st
         answers, score_of = _likeliest_answers(batch, logits, of)
         y = score_of(logits)
         gradients = list(torch.autograd.grad(y.sum(), [call.heads for call in calls], allow_unused=True))
-    weights, attention = [], []
+    weights = []
     for number, call in enumerate(calls):
         heads, gradient = wide(call.heads), gradients[number]
         edges = BY_GRADIENT[name](heads, torch.zeros_like(heads) if gradient is None else wide(gradient))
         edges = edges.to(batch.pairs.device)
         weights.append(torch.where(batch.pairs, edges, 0))
-        attention.append(torch.where(batch.pairs, call.mean, 0))
         call.heads = call.value = gradients[number] = None  # the heads of a layer take most of a batch's memory
-    _check_finite(batch, [y.detach(), *weights, *attention])
-    return BatchEdges(name, tuple(weights), tuple(attention), answers)
+    _check_finite(batch, [y.detach(), *weights])
+    return BatchEdges(name, tuple(weights), answers)
 
 
 def edges_of_layers(batch: TextBatch, name: str) -> BatchEdges:
     """Return edges that are not about an answer, by a forward pass: "mean", "max", "value-norm" or "head-norm"."""
     batch.prepare()
-    weights, attention = [], []
-    for layer in layers_of_texts(batch.model, batch.placed, batch.checked, batch.lengths):
-        attention.append(torch.where(batch.pairs, layer.weights.mean(-3), 0))
-        weights.append(attention[-1] if name == "mean" else torch.where(batch.pairs, OF_LAYERS[name](layer), 0))
+    layers = layers_of_texts(batch.model, batch.placed, batch.checked, batch.lengths)
+    weights = tuple(torch.where(batch.pairs, OF_LAYERS[name](layer), 0) for layer in layers)
     _check_finite(batch, weights)
-    return BatchEdges(name, tuple(weights), tuple(attention), None)
+    return BatchEdges(name, weights, None)
 
 
 def answer_edges(batch: TextBatch) -> BatchEdges:
     """Return edges "answer" of each text, about the log-odds of its own answer: a frozen forward and backward pass."""
-    frozen, attention = _run_frozen(batch, attention=True)
+    frozen = _run_frozen(batch)
     answers, score_of = _likeliest_answers(batch, frozen.logits, "log-odds")
     evidence = frozen.evidence_of_texts(score_of, every=True)
     weights = []
     for edges, holds in zip(evidence.layers, evidence.holds, strict=True):
         shares = evidence_shares(positive_evidence(edges.double(), holds))
         weights.append(torch.where(batch.pairs, shares, 0))
-    return BatchEdges("answer", tuple(weights), attention, answers)
+    return BatchEdges("answer", tuple(weights), answers)
 
 
-def split(
-    batch: TextBatch,
-    queries: Tensor | None = None,
-    *,
-    natural: Sequence[int] | None = None,
-    attention: bool = False,
-) -> BatchParts:
+def split(batch: TextBatch, queries: Tensor | None = None, *, natural: Sequence[int] | None = None) -> BatchParts:
     """Split the log-odds of each text's own answer over its tokens: a frozen forward and backward pass.
 
     queries: [text, position], 1 at the positions whose rows are requested; by default the one that answers. natural: the
     position of each text to explain if the answer has no single place, for example that of a class token
     (`attnflow.capture.assemble.natural_query`); by default the last position of a causal model, and all positions of
-    others. attention: keep the attention of each layer, which `BatchParts.gather` rolls out.
+    others.
     """
     # copied before the model runs, because a later copy would wait for it
     wanted = None if queries is None else queries.to(batch.model.device)
     places = None if natural is None else torch.tensor(natural, device=batch.model.device)
-    frozen, means = _run_frozen(batch, attention)
+    frozen = _run_frozen(batch)
     answers, score_of = _likeliest_answers(batch, frozen.logits, "log-odds")
     taken = _taken(batch, answers, places) if wanted is None else wanted
     evidence = frozen.evidence_of_texts(score_of, taken=taken)
@@ -324,10 +284,7 @@ def split(
         # what a position reads from itself stays there, so its part is what it holds at the bottom
         rows = torch.where(batch.present if taken is None else taken > 0, evidence.own, rows)
     rows, inputs = (torch.where(batch.present, parts, 0) for parts in (rows, evidence.own))
-    columns = tuple(torch.where(batch.present, parts.double(), 0) for parts in evidence.columns)
-    return BatchParts(
-        batch, answers, rows, inputs, columns, means, evidence.y, evidence.constants, evidence.gaps
-    )  # fmt: skip
+    return BatchParts(batch, answers, rows, inputs, evidence.y, evidence.constants, evidence.gaps)
 
 
 def pair_bytes(layers: int, heads: int, edges: str) -> int:
@@ -364,19 +321,14 @@ def _run_with_graph(batch: TextBatch) -> tuple[Tensor | None, list[Call]]:
     return logits if isinstance(logits, Tensor) else None, [collector.calls[i] for i in calls]
 
 
-def _run_frozen(batch: TextBatch, attention: bool) -> tuple[FrozenPass, tuple[Tensor, ...]]:
-    """Return a frozen pass, and the attention of each layer, [text, query, key], if requested."""
+def _run_frozen(batch: TextBatch) -> FrozenPass:
+    """Return a frozen pass."""
     model, checked = batch.model, batch.checked
     check_inside(model, checked)
     batch.prepare()
     check_windows(model, checked.paths[checked.stack.main[0]])
     last = model.last_logits(_read_last(batch))
-    count = len(batch.lengths)
-    frozen = run_frozen(model, batch.placed, checked, keep=attention, measure=False, texts=count, **last)
-    if not attention:
-        return frozen, ()
-    check_calls(frozen.calls, checked)
-    return frozen, tuple(torch.where(batch.pairs, frozen.calls[i].mean, 0) for i in checked.stack.main)
+    return run_frozen(model, batch.placed, checked, texts=len(batch.lengths), **last)
 
 
 def _read_last(batch: TextBatch) -> Sequence[int]:

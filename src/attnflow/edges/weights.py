@@ -18,8 +18,6 @@ from attnflow.capture.inside import Inside, Layer
 from attnflow.capture.passes import Pass
 from attnflow.capture.sublayer import Sublayer, refused
 from attnflow.errors import InputError
-from attnflow.graph import check_residual
-from attnflow.receptive import layerwise
 from attnflow.reliability import answer_probability, evidence_notes, for_and_against
 from attnflow.source_methods import METHOD
 
@@ -276,62 +274,6 @@ def values_named(signed: Signed, provenance: Mapping[str, Any]) -> dict[str, str
 
 def _measured(provenance: Mapping[str, Any]) -> str:
     return "score" if (provenance.get("answer") or {}).get("kind") == "score" else "log-odds"
-
-
-def gathered(trace: Pass, residual: float, receptive_field: str | None) -> Tensor:
-    """Return `Trace.gather` as a tensor [input]."""
-    check_gather_field(receptive_field)
-    seen, name = inside(trace), str(trace.provenance.get("edges"))
-    if seen.answer is None or not EDGES[name].gradient:
-        raise InputError(
-            "gather adds up what edges carry to the answer, and these edges are not about an answer: trace with "
-            'edges="answer", "attention-gradient" or "gradient"'
-        )
-    if name == "answer":
-        carried = signed_edges(trace).sum(1)
-    else:
-        carried = torch.stack([step.weights.double().sum(0) for step in trace.steps])  # [layer, key]
-    if seen.attention is None:
-        attention = torch.stack([layer.weights.mean(0).double() for layer in _layers(trace)])  # [layer, query, key]
-    else:
-        attention = seen.attention.double()
-    return gathered_down(carried, attention, residual, receptive_field)
-
-
-def check_gather_field(receptive_field: str | None) -> None:
-    if receptive_field not in (None, "layer"):
-        raise InputError(f"receptive_field={receptive_field!r}: for gather, expected 'layer' or None")
-
-
-def gather_residual(layers: int, residual: float | None) -> float:
-    """Return the weight of the residual connection in `Trace.gather`: as given, or ``1 - 2 / layers``."""
-    share = max(0.0, 1 - 2 / layers) if residual is None else residual
-    check_residual(share)
-    return float(share)
-
-
-def gathered_down(
-    carried: Sequence[Tensor] | Tensor,
-    attention: Sequence[Tensor] | Tensor,
-    residual: float,
-    receptive_field: str | None,
-) -> Tensor:
-    """Return ``Σ_l Σ_k carried(l)[k] · Ã(l-1)[k, t]`` as in `Trace.gather`, [..., input], for one text or many.
-
-    It uses Horner's rule from the top layer down, ``s = (1 - residual)·Aᵀ·s + residual·s + carried``, so that layers are
-    never multiplied with one another. carried: ``Σ_q E`` of each layer, [..., key]. attention: [..., query, key] of each
-    layer, heads reduced; a row of zeros for a query that a text does not have makes the query count nowhere.
-    """
-    state: Tensor | None = None
-    for sums, weights in zip(reversed(carried), reversed(attention), strict=True):
-        if receptive_field == "layer":
-            sums = sums / (weights > 0).sum(-2).clamp(min=1)
-        if state is not None and residual < 1:
-            graph = weights if receptive_field is None else layerwise(weights)
-            state = (1 - residual) * (state[..., None, :] @ graph)[..., 0, :] + residual * state
-        state = sums if state is None else state + sums
-    assert state is not None
-    return state.clamp(min=0)
 
 
 def mean_of(layer: Layer) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,8 +59,8 @@ def content(question: Question, causal: bool = False) -> Positions:
     return np.flatnonzero(free)
 
 
-def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any], list[list[int]], Counter[str]]:
-    """Return the texts with at least two tokens to rank, their token ids, and why the others are left out."""
+def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[Any], Counter[str]]:
+    """Return the texts with at least two tokens to rank, and why the others are left out."""
     numbers, all_ids, excluded = readable(model, texts, truncate)
     tokenizer: Any = model.tokenizer
     # a mask is the question, not a token that answers it; an unknown token counts as a word
@@ -71,7 +71,7 @@ def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[A
     if not isinstance(place, int):
         first = None if fills_masks or not numbers else model.encode(texts[numbers[0]], truncate=True)
         place = -1 if first is not None and model.verify(first).causal else None
-    used, ids = [], []
+    used = []
     for number, own in zip(numbers, all_ids, strict=True):
         free = [i not in outside for i in own]
         if place is not None:  # as in `content`
@@ -82,8 +82,7 @@ def rankable(model: Model, texts: Sequence[Any], truncate: bool) -> tuple[list[A
             excluded[ONE_TOKEN if any(free) else "no token but special ones"] += 1
         else:
             used.append(texts[number])
-            ids.append(own)
-    return used, ids, excluded
+    return used, excluded
 
 
 def orders(scores: Floats, seed: int) -> Positions:
@@ -111,7 +110,6 @@ def curves(
     steps: int = STEPS,
     *,
     places: Sequence[Positions] | None = None,
-    progress: Callable[[int, int], None] = lambda count, total: None,
 ) -> list[Floats]:
     """Return for each question the probability of its answer, ``[method, 2, steps + 1]``.
 
@@ -123,8 +121,6 @@ def curves(
     rankings: for each question ``[method, token]`` from `orders`. A row of -1 gives a curve of NaN.
     by: "mask" or "unk" replaces each deleted token by that token; "remove" takes it out, and the rest moves up.
     places: for each question the positions that its rankings cover; `content` by default.
-    progress: called after every batch with the number of finished texts with deletions and their total; if it raises,
-        the work stops.
 
     A text without special tokens would become empty, and models cannot run on nothing. Then one token stays: the least
     important one when all are deleted, the most important one when none is kept. For a model that answers with one
@@ -149,8 +145,6 @@ def curves(
         for k in np.flatnonzero(~distinct.all(-1)).tolist():
             rows.append(_only(question.tensors, distinct[k], token))
             of.append((number, k, _place(question, distinct[k], token)))
-    count = 0
-    progress(count, len(rows))
     for at, logits in outputs(model, rows):
         numbers, members, answering = zip(*(of[r] for r in at), strict=True)
         if questions[0].place is not None:  # a decoder may have computed only its last position
@@ -160,8 +154,6 @@ def curves(
         left = score(model, questions[0].kind, logits.double(), chosen, None, "probability").cpu().numpy()
         for number, k, p in zip(numbers, members, left, strict=True):
             chances[number][k] = p
-        count += len(at)
-        progress(count, len(rows))
     all_curves = [chance[which] for chance, which in zip(chances, sets, strict=True)]
     for curve, ranking in zip(all_curves, rankings, strict=True):
         curve[_missing(ranking)] = np.nan

@@ -80,8 +80,6 @@ class Evaluation:
     layers: the number of layers each propagation is measured at: the methods are then ``[propagation, layer]``. None in
         a grid.
     curves: from a deletion ("mask", "unk", "remove") to probabilities ``[sample, method, deleted or kept, step]``.
-    sanity: from a level of randomisation ("head", "upper half", "all") to ``[sample, method]``, the rank correlation
-        with the scores of the real model.
     seconds: ``[sample, method]``.
     pass_seconds: ``[sample]``, for one forward and backward pass.
     without: by the numbers of a method and a metric, why samples have no value, and how many.
@@ -97,7 +95,6 @@ class Evaluation:
     provenance: Mapping[str, Any]
     layers: int | None = None
     curves: Mapping[str, Floats] = field(default_factory=dict)
-    sanity: Mapping[str, Floats] = field(default_factory=dict)
     seconds: Floats | None = None
     pass_seconds: Floats | None = None
     without: Mapping[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
@@ -243,24 +240,21 @@ class Evaluation:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Return everything that tables, files and the page of a grid show, as JSON-compatible data.
+        """Return everything that tables and files show, as JSON-compatible data.
 
-        Floats have six digits; missing values are null. In "cells", rank is the mean rank (1 is best, ties share) over
-        the samples on which every method has a value, among methods that have any. level is whether the method is the
-        best by its mean, or not significantly different from the best (Wilcoxon's test, corrected by Holm for all
-        methods by this metric).
+        Floats have six digits; missing values are null. In "cells", level is whether the method is the best by its
+        mean, or not significantly different from the best (Wilcoxon's test, corrected by Holm for all methods by this
+        metric).
         """
         needs_scipy()
         names = [method["name"] for method in self.methods]
         by_metric = np.moveaxis(self.values * np.array(self._up), 2, 0)  # higher is better in every metric
-        placed = [ranking.ranked(better) for better in by_metric]
-        ranks = [own.mean(0).tolist() if len(own) else [None] * len(names) for own in placed]
         level = [ranking.level_with_the_best(better) for better in by_metric]
         places = [(k, m) for k in range(len(self.metrics)) for m in range(len(names))]
         cells = [
             {
                 "method": names[m], "metric": cell.metric, "n": cell.n, **_sides(cell.mean), "sd": cell.sd,
-                "rank": ranks[k][m], "level": level[k][m],
+                "level": level[k][m],
             }
             for (k, m), cell in zip(places, self.cells, strict=True)
         ]  # fmt: skip
@@ -284,19 +278,14 @@ class Evaluation:
             }
             for by, table in self.curves.items()
         }
-        sanity = {
-            level: dict(zip(names, map(_sides, intervals(table, self.resamples, self.seed)), strict=True))
-            for level, table in self.sanity.items()
-        }
         plain: dict[str, Any] = _rounded({
             "samples": self.samples, "recommendation": self.recommendation,
             "recommended": self._recommendation and self._recommendation.method,
-            "verdict": self._recommendation and _brief(self._recommendation), "methods": methods,
+            "methods": methods,
             "metrics": [{"name": name, "better": way} for name, way in self.metrics.items()],
             "cells": cells, "tests": tests, "ahead": ahead, "needed": ranking.needed(self.methods),
             "ahead_of_all": ranking.ahead_of_all(ahead, methods),
-            "ranking": {name: ranking.mean_ranks(own, names) for name, own in zip(self.metrics, placed, strict=True)},
-            "curves": curves, "agreement": self.agreement, "sanity": sanity, "provenance": self.provenance,
+            "curves": curves, "agreement": self.agreement, "provenance": self.provenance,
         })  # fmt: skip
         return plain
 
@@ -359,8 +348,8 @@ class Evaluation:
     def save(self, path: str | os.PathLike[str]) -> list[Path]:
         """Write the evaluation and return the paths written. Each file is written atomically.
 
-        .json is `to_dict`, with the cells and tests of a grid as fields and rows; .csv and .parquet have a row for
-        every single value; .html is the page. A path without an extension is a folder for all of these.
+        .json is `to_dict`, with the cells and tests of a grid as fields and rows; .csv has a row for every single
+        value. A path without an extension is a folder for both.
         """
         path = Path(path)
         if path.suffix and not path.is_dir():
@@ -382,11 +371,7 @@ def correlated(scores: Sequence[Floats], ties: str = "mean") -> tuple[Floats, Fl
 
 def needs_scipy() -> None:
     if importlib.util.find_spec("scipy") is None:
-        raise InputError("evaluation needs scipy for its tests: pip install 'attnflow[evaluate]'")
-
-
-def _brief(recommendation: Recommendation) -> dict[str, Any]:
-    return {name: getattr(recommendation, name) for name in ("headline", "reason", "metric", "methods")}
+        raise InputError("evaluation needs scipy for its tests: pip install 'attnflow[models]'")
 
 
 def _at(name: str, layer: int | None) -> str:

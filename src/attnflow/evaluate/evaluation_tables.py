@@ -51,7 +51,7 @@ def remarks(
             yield f"{save} writes the comparisons at all layers and every single correlation"
     else:
         yield from _without_value(evaluation.summary)
-        yield "grid.html and grid.json have intervals, tests, curves and ranks; grid.parquet has every single value"
+        yield "grid.json has intervals, tests and curves; grid.csv has every single value"
         if evaluation.recommendation is not None:
             methods = {method["name"]: method for method in evaluation.methods}
             method = methods.get(evaluation.summary["recommended"])

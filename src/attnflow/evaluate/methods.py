@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PROPAGATIONS = ("raw", "rollout", "flow")
-GATHERS: dict[str, float | None] = {"gather": None, "columns": 1.0}
-"""Two variants of `Trace.gather`, by residual weight: the default, and 1, which counts every position as its own token.
-"""
 FIELDS = ("ratio", "difference", "layer")
 IMPORTANCES = ("blank-out", "gradient", "gradient-input", "integrated-gradients")
 BASELINES = ("random", "first", "last")
@@ -57,20 +54,18 @@ class Method:
 class Scored:
     """The scores of one text.
 
+    question: the answer that is explained.
     content: the ranked positions, without special tokens.
-    tokens: their texts.
     scores: ``[method, content token]``, NaN if a method has none.
     seconds: what each method takes on its own, including everything it needs.
     pass_seconds: one forward and backward pass.
-    answer: what is explained.
     """
 
+    question: Question
     content: tuple[int, ...]
-    tokens: tuple[str, ...]
     scores: Floats
     seconds: Floats
     pass_seconds: float
-    answer: Mapping[str, Any]
 
 
 def methods_of(
@@ -81,7 +76,7 @@ def methods_of(
     edges: some of `attnflow.edges.EDGES`; all by default.
     importances: some of `IMPORTANCES`; all by default.
 
-    Edges by gradients also come normalised, and gathered. A causal model also gets the receptive field variants.
+    Edges by gradients also come normalised. A causal model also gets the receptive field variants.
     """
     if importances:
         some_of(importances, IMPORTANCES, "importances")
@@ -128,7 +123,7 @@ def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) 
         if name == "mean":
             continue
         rows = ANSWER_WAYS if name == "answer" else ()
-        for propagation in (*PROPAGATIONS, *(GATHERS if kind.gradient else ()), *rows):
+        for propagation in (*PROPAGATIONS, *rows):
             yield Method(f"{name} · {propagation}", "edges", name, kind.normalize, propagation)
         for normalize in ("rows", "graph") if kind.normalize == "none" else ():
             for propagation in ("rollout", "flow"):
@@ -140,28 +135,19 @@ def all_methods(edges: Sequence[str], importances: Sequence[str], causal: bool) 
     yield from (Method(name, "baseline") for name in BASELINES)
 
 
-def score_text(
-    model: Model, text: Any, methods: Sequence[Method], *, truncate: bool = False, seed: int = 0, answer: Any = None
-) -> Scored:
-    """Compute the scores of every method on one text.
-
-    answer: the class or token that is explained; the model's own by default.
-    seed: of the random baseline.
-    """
-    (question,) = questions(model, [text], [answer], truncate)
+def score_text(model: Model, text: Any, methods: Sequence[Method], *, truncate: bool = False, seed: int = 0) -> Scored:
+    """Compute the scores of every method on one text, about the model's own answer. seed: of the random baseline."""
+    (question,) = questions(model, [text], [None], truncate)
     places = content(question, model.verify(question.encoded).causal)
     scorer = _Scorer(model, text, question, truncate, seed)
     rows, seconds = zip(*map(scorer.score, methods), strict=True)
     return Scored(
+        question=question,
         content=tuple(int(i) for i in places),
-        tokens=tuple(question.encoded.tokens[i] for i in places),
         scores=np.stack([np.asarray(row, np.float64)[places] for row in rows]),
         seconds=np.array(seconds, np.float64),
         pass_seconds=scorer.took["pass"],
-        answer={
-            "kind": question.kind, "name": question.name, "number": question.chosen, "probability": question.chance
-        },
-    )  # fmt: skip
+    )
 
 
 class _Scorer:
@@ -221,8 +207,6 @@ class _Scorer:
         )
 
     def _propagate(self, trace: Trace, method: Method) -> Floats:
-        if method.propagation in GATHERS:
-            return np.asarray(trace.gather(GATHERS[method.propagation]).row(), np.float64)
         if method.propagation in ANSWER_WAYS:
             return np.asarray(getattr(trace, method.propagation)().row(), np.float64)
         query = query_of(trace, self.question.kind, self.question.place)

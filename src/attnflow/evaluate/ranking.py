@@ -1,4 +1,4 @@
-"""Which methods are compared, which are ahead of others, and how methods rank on average."""
+"""Which methods are compared, and which are ahead of others."""
 
 from __future__ import annotations
 
@@ -7,22 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.evaluate.statistics import (
-    SIGNIFICANT,
-    Floats,
-    critical_difference,
-    friedman,
-    groups,
-    holm,
-    ranks,
-    wilcoxon,
-)
+from attnflow.evaluate.statistics import SIGNIFICANT, Floats, holm, ranks, wilcoxon
 
-GATHERED = ("gather", "columns")
-PROPAGATIONS = (
-    ("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"), ("gather", "rollout"), ("columns", "rollout"),
-    ("gather", "columns"),
-)  # fmt: skip
+PROPAGATIONS = (("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"))
 """Which of two methods is the first of a pair."""
 
 Methods = Sequence[Mapping[str, Any]]
@@ -34,8 +21,7 @@ def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
     "paper": edges against each of the paper's methods. "baseline": these and edges against each baseline. "edges":
     other edges against the mean of heads. "propagation": see PROPAGATIONS, on the same edges. "receptive field": with
     it against without. "normalisation": the others of the same edges against the first. Apart from that, both sides of
-    a pair are the same. Exceptions: edges are compared under each normalisation, and gathered edges with rollout,
-    because the mean has neither.
+    a pair are the same, except that edges are compared under each normalisation, because the mean has none.
     """
     for a, first in enumerate(methods):
         for b, second in enumerate(methods):
@@ -53,7 +39,7 @@ def pairs(methods: Methods) -> Iterator[tuple[str, int, int]]:
         leading.setdefault(of(m, "edges", "propagation", "receptive_field"), m)
     for a in numbers:
         edges, way, field = of(a, "edges", "propagation", "receptive_field")
-        mean = leading.get(("mean", "rollout" if way in GATHERED else way, field))
+        mean = leading.get(("mean", way, field))
         if edges != "mean" and mean is not None:
             yield "edges", a, mean
     for ways in PROPAGATIONS:
@@ -97,25 +83,6 @@ def level_with_the_best(better: Floats) -> list[bool]:
     adjusted = holm([wilcoxon(better[:, best] - better[:, m]) for m in others])
     level = {best, *(m for m, p in zip(others, adjusted, strict=True) if p is None or p >= SIGNIFICANT)}
     return [m in level for m in range(better.shape[1])]
-
-
-def mean_ranks(placed: Floats, names: Sequence[str]) -> dict[str, Any]:
-    """Return the methods by mean rank, from ``placed[sample, method]`` of `ranked`, and the tests between them."""
-    n = len(placed)
-    present = np.flatnonzero(np.isfinite(placed).all(0)) if n else np.array([], np.intp)
-    k = len(present)
-    means = placed[:, present].mean(0) if n else np.array([])
-    order = np.argsort(means, kind="stable")
-    ordered = means[order].tolist()
-    distance = critical_difference(k, n) if k > 1 else None
-    return {
-        "n": n,
-        "methods": [names[present[i]] for i in order],
-        "ranks": ordered,
-        "friedman": friedman(placed[:, present]) if k > 1 else None,
-        "critical_difference": distance,
-        "groups": [] if distance is None else groups(ordered, distance),
-    }
 
 
 def needed(methods: Methods) -> dict[str, int]:

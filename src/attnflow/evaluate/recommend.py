@@ -1,4 +1,4 @@
-"""One sentence at the end of a grid: which method to use on these texts, or why that is undecided; and a short form.
+"""One sentence at the end of a grid: which method to use on these texts, or why that is undecided.
 
 A method is chosen on one half of the texts (even numbers) and tested on the other (odd), so that none wins by being one
 of many. It must be ahead of the paper's raw attention, rollout and flow, of chance and of the position of a token, and
@@ -25,21 +25,11 @@ MEDIUM = 0.3
 MOST = 100_000
 """More texts than this are not suggested: the difference is negligible."""
 
-NAMED = 3
-"""The most methods that a headline names; the rest are counted."""
-
 POSITIONS = ("first", "last")
 """Baselines that depend only on a token's position."""
 
 CANDIDATES = ("paper", "edges")
 """The kinds of methods that are recommended. Importances judge them; one that is further ahead is named."""
-
-ASKED = {
-    "comprehensiveness": "its first tokens are deleted",
-    "sufficiency": "only its first tokens are kept",
-    "blank-out": "its order is compared with leaving each token out",
-}
-"""What a metric does, for a reader who knows no metric by name."""
 
 Method = Mapping[str, Any]
 
@@ -50,16 +40,9 @@ class Recommendation:
 
     sentence: what to do.
     method: the name of the method to use, or None.
-    headline, reason: the same for a reader who knows no metric by name: what to do, then by how much and how surely.
-    metric: the metric that decides.
-    methods: the tested method and all that it was tested against.
     """
 
     sentence: str
-    headline: str
-    reason: str
-    metric: str
-    methods: tuple[str, ...]
     method: str | None = None
 
 
@@ -161,34 +144,11 @@ def recommend(table: Table) -> Recommendation:
     candidates = table.numbers(*CANDIDATES)
     least = least_texts(len(table.rivals(candidates[0])))
     if texts < least:
-        ordered = sorted(candidates, key=lambda m: -_overall(table.better[table.main][:, m]))
-        sentence = (
+        return Recommendation(
             f"Too few texts to decide: {_texts(texts)} held out, but significance needs at least {least}; give "
             f"{2 * least} in all."
         )
-        reason = f"Half of the texts choose a method and the other half test it, which needs at least {2 * least:,}."
-        return _verdict(table, ordered[0], sentence, _undecided(table, ordered), reason)
     return _tested(table, chosen(table, candidates), texts)
-
-
-def _verdict(
-    table: Table, tested: int, sentence: str, headline: str, reason: str, method: str | None = None
-) -> Recommendation:
-    compared = tuple(table.name(m) for m in (tested, *table.rivals(tested)))
-    return Recommendation(sentence, headline, reason, table.main, compared, method)
-
-
-def _overall(column: Floats) -> float:
-    """Return the mean over the texts that have a value; -inf if none has."""
-    there = column[np.isfinite(column)]
-    return float(there.mean()) if len(there) else -np.inf
-
-
-def _undecided(table: Table, methods: Sequence[int]) -> str:
-    names = list(dict.fromkeys(_spelled(table, m) for m in methods))
-    names = names if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
-    texts = len(table.better[table.main])
-    return f"{_texts(texts)} {'is' if texts == 1 else 'are'} too few to decide between {_listed(names)}."
 
 
 def chosen(table: Table, candidates: Sequence[int]) -> int:
@@ -224,7 +184,7 @@ def _tested(table: Table, method: int, texts: int) -> Recommendation:
     enough = texts_for(MEDIUM, len(duels)) or 0
     unbeaten = [duel for duel in open_duels if duel.rival in baselines and (texts >= enough or not duel.leads)]
     if unbeaten:
-        return _nothing_ahead(table, method, unbeaten, texts, enough)
+        return _nothing_ahead(table, unbeaten, texts, enough)
     of_paper = table.methods[method]["kind"] == "paper"
     level = [duel for duel in open_duels if duel.rival not in baselines and not duel.leads]
     if level and not of_paper:  # if one of the paper's methods is as good, recommend it
@@ -254,26 +214,18 @@ def _use(table: Table, method: int, duels: Sequence[Duel], texts: int) -> Recomm
     passes = "" if not np.isfinite(cost) else f", at {cost:.2g} forward and backward passes"
     others = f", and {_listed(equal)} {'are' if len(equal) > 1 else 'is'} not behind it" if equal else ""
     further = _further(table, method)
-    better, still = "", ""
+    better = ""
     if further is not None:
         more, better_cost = -_mean(further), table.cost[further.rival]
-        known = np.isfinite(better_cost)
-        name = table.name(further.rival)
-        better = f"; {name} is further ahead by {more:.3f}" + (f" at {better_cost:.2g} passes" if known else "")
-        still = f" Better still is {name}" + (f", at {better_cost:.2g} times the cost of a pass." if known else ".")
+        at = f" at {better_cost:.2g} passes" if np.isfinite(better_cost) else ""
+        better = f"; {table.name(further.rival)} is further ahead by {more:.3f}{at}"
     name = table.name(method)
     sentence = (
         f"Use {name} for this model: on {_texts(texts)} held out it is ahead of "
         f"{_listed(list(dict.fromkeys(names)))} ({_metric(table.main)} {_interval(closest)} against "
         f"{table.name(closest.rival)}, p {_p(closest)}){others}{passes}{better}."
     )
-    headline = (
-        f"Use {name}."
-        if not equal
-        else f"Use {name}; {_listed(equal)} {'are' if len(equal) > 1 else 'is'} not behind it."
-    )
-    reason = f"{_by_how_much(table, closest)} ({_range(closest)}, {_texts(texts)} held out).{still}"
-    return _verdict(table, method, sentence, headline, reason, name)
+    return Recommendation(sentence, name)
 
 
 def _further(table: Table, method: int) -> Duel | None:
@@ -283,16 +235,7 @@ def _further(table: Table, method: int) -> Duel | None:
     return min(lost, key=_mean) if lost else None
 
 
-def _by_how_much(table: Table, closest: Duel) -> str:
-    rival, more = _spelled(table, closest.rival), f"{_mean(closest):.3f}"
-    if table.main == "blank-out":
-        return (
-            f"Its order of tokens agrees with leaving each token out by {more} more than that of {rival}, the closest"
-        )
-    return f"Deleting the tokens it ranks first lowers the answer by {more} more than with {rival}, the closest"
-
-
-def _nothing_ahead(table: Table, method: int, unbeaten: Sequence[Duel], texts: int, enough: int) -> Recommendation:
+def _nothing_ahead(table: Table, unbeaten: Sequence[Duel], texts: int, enough: int) -> Recommendation:
     """Report that nothing is ahead. enough: how many texts show this, unless a baseline is significantly better."""
     lost = [duel for duel in unbeaten if duel.lost]
     settled = texts >= enough or bool(lost)
@@ -300,21 +243,11 @@ def _nothing_ahead(table: Table, method: int, unbeaten: Sequence[Duel], texts: i
     parts = {"chance": "random" in names, "the position of a token": bool(names & set(POSITIONS))}
     what = " or ".join(name for name, unsettled in parts.items() if unsettled)
     if settled:
-        sentence = f"No method is ahead of {what} on these texts: do not rank tokens by any of them."
-        headline = f"No method does better than {what}: do not rank tokens by any of them."
-        reason = f"The best method on one half of the texts is not ahead on the other half: {_texts(texts)}."
-        return _verdict(table, method, sentence, headline, reason)
-    sentence = (
+        return Recommendation(f"No method is ahead of {what} on these texts: do not rank tokens by any of them.")
+    return Recommendation(
         f"Too few texts to decide: on {_texts(texts)} held out no method is ahead of {what}; {enough} would show a "
         f"difference of medium size; give {2 * enough} in all."
     )
-    every = len(table.better[table.main])
-    headline = f"{_texts(every)} are too few to decide whether any method does better than {what}."
-    reason = (
-        f"Half of the texts choose a method and the other half test it: {2 * enough:,} would show a difference of "
-        "medium size."
-    )
-    return _verdict(table, method, sentence, headline, reason)
 
 
 def _too_few(table: Table, method: int, short: Sequence[Duel], texts: int) -> Recommendation:
@@ -322,32 +255,24 @@ def _too_few(table: Table, method: int, short: Sequence[Duel], texts: int) -> Re
     weakest = min(short, key=lambda duel: duel.effect or 0.0)
     count = texts_for(weakest.effect or 0.0, len(table.rivals(method)))
     seen = f"{table.name(method)} against {table.name(weakest.rival)}, {_metric(table.main)} {_interval(weakest)}"
-    ordered = sorted(short, key=lambda duel: duel.effect or 0.0)
-    headline = _undecided(table, [method, *(duel.rival for duel in ordered)])
     if count is None or count > MOST:
-        sentence = f"Too few texts to decide: {_texts(texts)} held out, and hardly any difference is visible ({seen})."
-        return _verdict(table, method, sentence, headline, "There is hardly any visible difference between them.")
+        return Recommendation(
+            f"Too few texts to decide: {_texts(texts)} held out, and hardly any difference is visible ({seen})."
+        )
     needed = max(count, texts + 1)
-    sentence = (
+    return Recommendation(
         f"Too few texts to decide: {_texts(texts)} held out, but the difference seen ({seen}) needs about "
         f"{needed:,}; give {2 * needed:,} in all."
     )
-    reason = f"Half of the texts choose a method and the other half test it: about {2 * needed:,} would separate these."
-    return _verdict(table, method, sentence, headline, reason)
 
 
 def _divided(table: Table, method: int, duels: Sequence[Duel], loss: tuple[str, Duel]) -> Recommendation:
     metric, duel = loss
     closest = min(duels, key=lambda one: _mean(one))
-    name = table.name(method)
-    rival = _spelled(table, duel.rival)
-    headline = f"No single method is best: {name} or {rival}."
-    reason = f"The first is ahead when {ASKED[_kind(table.main)]}, the second when {ASKED[_kind(metric)]}."
-    sentence = (
+    return Recommendation(
         f"No method is ahead by every metric: {table.name(method)} is ahead of all others by {_metric(table.main)} "
         f"({_interval(closest)}) and behind {table.name(duel.rival)} by {_metric(metric)} ({_interval(duel)})."
     )
-    return _verdict(table, method, sentence, headline, reason)
 
 
 def least_texts(rivals: int) -> int:
@@ -386,15 +311,6 @@ def _interval(duel: Duel) -> str:
     return "0" if duel.difference is None else str(duel.difference)
 
 
-def _range(duel: Duel) -> str:
-    return "" if duel.difference is None else f"95 % interval {duel.difference.low:.3f} to {duel.difference.high:.3f}"
-
-
-def _kind(metric: str) -> str:
-    """Return the metric without its deletion: comprehensiveness for comprehensiveness (mask)."""
-    return metric.split(" (")[0]
-
-
 def _p(duel: Duel) -> str:
     return "< 0.001" if duel.p is None or duel.p < 0.001 else f"= {duel.p:.3f}"
 
@@ -406,13 +322,6 @@ def _metric(name: str) -> str:
 def _rival(table: Table, method: int) -> str:
     name = table.name(method)
     return "position" if name in POSITIONS else "chance" if name == "random" else name
-
-
-def _spelled(table: Table, method: int) -> str:
-    """Return a method's name for a reader who does not know it: baselines are described."""
-    names = {"random": "chance", **dict.fromkeys(POSITIONS, "the position of a token")}
-    name = table.name(method)
-    return names.get(name, name) if table.methods[method]["kind"] == "baseline" else name
 
 
 def _texts(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Rank correlation, bootstrap intervals, paired tests and tests of ranks; NaN is a missing value."""
+"""Rank correlation, bootstrap intervals and paired tests; NaN is a missing value."""
 
 from __future__ import annotations
 
@@ -184,55 +184,6 @@ def effect(difference: Floats) -> float | None:
     size = ranks(np.abs(present))
     up, down = size[present > 0].sum(), size[present < 0].sum()
     return float((up - down) / (up + down)) if up + down else None
-
-
-def friedman(placed: Floats) -> dict[str, float] | None:
-    """Return Friedman's test that all methods rank alike, from ranks ``placed[sample, method]`` within each sample.
-
-    ``χ² = (k-1) · Σⱼ (Rⱼ - N(k+1)/2)² / Σᵢⱼ (rᵢⱼ - (k+1)/2)²`` with rank sums Rⱼ of k methods over N samples, corrected
-    for ties. None if every sample ties all methods.
-    """
-    from scipy import stats
-
-    k = placed.shape[1]
-    off = placed - (k + 1) / 2
-    spread = float((off**2).sum())
-    if not spread:
-        return None
-    chi2 = (k - 1) * float((off.sum(0) ** 2).sum()) / spread
-    return {"chi2": chi2, "p": float(stats.chi2.sf(chi2, k - 1))}
-
-
-def critical_difference(k: int, n: int) -> float:
-    """Return how far apart two of k mean ranks on n samples must be, by Nemenyi's test at 0.05 (Demšar 2006).
-
-    ``q / √2 · √(k(k+1) / 6n)``, where q is the 0.95 quantile of the studentized range.
-
-    >>> round(critical_difference(4, 14), 2)
-    1.25
-    """
-    return float(_studentized(k) / np.sqrt(2) * np.sqrt(k * (k + 1) / (6 * n)))
-
-
-@cache  # inverting an integral takes a second each for many methods
-def _studentized(k: int) -> float:
-    from scipy import stats
-
-    return float(stats.studentized_range.ppf(1 - SIGNIFICANT, k, np.inf))
-
-
-def groups(ordered: Sequence[float], distance: float) -> list[list[int]]:
-    """Return the longest runs ``[first, last]`` of ordered mean ranks that are less than a distance apart.
-
-    >>> groups([1.0, 1.5, 2.2, 4.0], 1.0)
-    [[0, 1], [1, 2]]
-    """
-    runs: list[list[int]] = []
-    for i, low in enumerate(ordered):
-        j = max(j for j, high in enumerate(ordered) if j == i or (j > i and high - low < distance))
-        if j > i and (not runs or j > runs[-1][1]):
-            runs.append([i, j])
-    return runs
 
 
 def wilson(hits: int, n: int) -> tuple[float, float]:

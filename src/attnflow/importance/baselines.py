@@ -182,7 +182,7 @@ def _captum() -> Any:
             warnings.simplefilter("ignore")  # from captum's own imports
             import captum.attr
     except ImportError:
-        raise InputError("this needs captum: pip install 'attnflow[importance]'") from None
+        raise InputError("this needs captum: pip install 'attnflow[models]'") from None
     return captum.attr
 
 

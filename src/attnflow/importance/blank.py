@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 import numpy as np
 
 from attnflow._arrays import FloatArray
-from attnflow.capture.ranks import check_alone
 from attnflow.errors import InputError, ModelError
 from attnflow.importance.blank_units import BlankUnits, check_unit, units_of
 from attnflow.importance.blanked import Blank, Replacement, cost, parts, prefix_of, scores
@@ -100,8 +99,6 @@ def blank_out(
     check_of(of)
     check_unit(unit)
     _check_time(text, seconds, first)
-    if seconds is not None:
-        check_alone(model.model, "seconds= goes by each process's own clock")
     begun = time.monotonic()
     texts, labels = many(text, answer)
     about = questions(model, texts, labels, truncate, several=True)

@@ -16,13 +16,13 @@ from attnflow.capture.generate import Progress
 from attnflow.capture.predict import writes_next
 from attnflow.errors import InputError, ModelError
 from attnflow.importance.blank import blank_token
-from attnflow.importance.prefix import Row, Variant, hidden_tensors, shared_prefix, without
+from attnflow.importance.prefix import Row, Variant, shared_prefix, without
 from attnflow.importance.question import Tensors, outputs
 
 if TYPE_CHECKING:
     from attnflow.capture.runner import Runner
 
-HOW = ("remove", "mask", "replace")
+HOW = ("remove", "replace")
 
 STAGE = "leave-one-out"
 
@@ -40,11 +40,6 @@ class LeaveOneOut:
     without: NDArray[np.float64]
     shared_prefix: bool
 
-    @property
-    def drops(self) -> NDArray[np.float64]:
-        """``log p(answer) - log p(answer without the group)`` of each group: positive if it supported the answer."""
-        return np.asarray(self.whole.sum() - self.without.sum(-1))
-
 
 def leave_out(
     model: Runner,
@@ -54,6 +49,7 @@ def leave_out(
     *,
     how: str = "remove",
     replacement: str | int | None = None,
+    breaks: Sequence[Sequence[int]] | None = None,
     cache: Any = None,
     progress: Progress | None = None,
 ) -> LeaveOneOut:
@@ -63,9 +59,9 @@ def leave_out(
     ids: the prompt's tokens.
     answer: the answer's tokens; for an encoder-decoder, those after the decoder's start token.
     groups: positions in the prompt; groups may overlap.
-    how: "remove" deletes these tokens, and what follows moves up. "mask" hides them from attention, and all others stay
-        where they are. "replace" puts another token in each of their places.
+    how: "remove" deletes these tokens, and what follows moves up. "replace" puts another token in each of their places.
     replacement: the token for "replace", like `by` of `blank_out`: "unk", "mask", "pad" or an id.
+    breaks: for "remove", tokens that take the place of each group, such as the line break of a token ".\\n\\n".
     cache: the model's key-value cache of the prompt, with or without the answer, from a generation; it is only read. By
         default one pass over prompt and answer makes it.
     progress: called with the stage, the number of groups done and the total; an exception from it stops the work.
@@ -76,12 +72,13 @@ def leave_out(
     """
     sets = _position_sets(model, ids, answer, groups, how)
     token = blank_token(model, replacement, "replacement") if how == "replace" else None
-    variants = [*(_variant(ids, positions, how, token) for positions in sets), Variant(tuple(ids), len(ids))]
+    kept = breaks or [()] * len(sets)
+    variants = [without(ids, positions, token, some) for positions, some in zip(sets, kept, strict=True)]
+    variants.append(Variant(tuple(ids), len(ids)))
     if progress is not None:
         progress(STAGE, 0, len(variants))
     prefix = None
     if not _reads_first(model):
-        variants = [_begun_later(variant) for variant in variants]
         prefix = shared_prefix(
             model, tuple(ids), tuple(answer), variants[:-1], cache, lambda one: next(_fresh(model, answer, [one]))[1]
         )
@@ -93,7 +90,7 @@ def leave_out(
             progress(STAGE, done, len(variants))
     for number in np.flatnonzero(np.isnan(rows).any(1)).tolist():
         raise ModelError(
-            f"the model gives NaN without group {number}: with how={how!r} some position may have nothing left to attend to"
+            f"the model gives NaN without group {number}"
             if number < len(groups)
             else "the model gives NaN for this prompt and answer"
         )
@@ -110,32 +107,17 @@ def _fresh(model: Runner, answer: Sequence[int], variants: Sequence[Variant]) ->
 
 def _tensors(model: Runner, variant: Variant, answer: Sequence[int]) -> Tensors:
     """Return one text as the model reads it from the beginning."""
-    ids, n = list(variant.ids), len(variant.ids)
+    ids = list(variant.ids)
     if not _reads_first(model):
-        hidden = hidden_tensors([variant], 0, n + len(answer) - 1, len(answer))
-        return {"input_ids": torch.tensor([[*ids, *answer[:-1]]]), **hidden}
+        return {"input_ids": torch.tensor([[*ids, *answer[:-1]]])}
     target = torch.tensor([[decoder_start(model), *answer[:-1]]])
-    mask = torch.ones(1, n, dtype=torch.long)
-    mask[0, list(variant.hidden)] = 0
+    mask = torch.ones(1, len(ids), dtype=torch.long)
     return {"input_ids": torch.tensor([ids]), "attention_mask": mask, "decoder_input_ids": target}
 
 
 def _reads_first(model: Runner) -> bool:
     """Return whether the prompt goes to an encoder and the answer to a decoder."""
     return bool(getattr(model.config, "is_encoder_decoder", False))
-
-
-def _variant(ids: Sequence[int], positions: Sequence[int], how: str, token: int | None) -> Variant:
-    if how == "mask":
-        return Variant(tuple(ids), positions[0], tuple(positions))
-    return without(ids, positions, token)
-
-
-def _begun_later(variant: Variant) -> Variant:
-    """Return the same without hidden first tokens: in a decoder they could see nothing, for which some models give NaN."""
-    first = next(i for i in range(len(variant.ids)) if i not in variant.hidden)
-    hidden = tuple(i - first for i in variant.hidden if i > first)
-    return Variant(variant.ids[first:], max(0, variant.shared - first), hidden, first)
 
 
 def _position_sets(
@@ -147,11 +129,6 @@ def _position_sets(
         raise InputError(f"how={how!r}: expected one of {', '.join(map(repr, HOW))}")
     if not (_reads_first(model) or writes_next(model)):
         raise InputError(f"leave-one-out for {model!r}: expected a model that writes text")
-    if how == "mask" and not _reads_first(model) and (not model.accepts("position_ids") or _by_distance(model)):
-        raise InputError(
-            f"how='mask': {type(model.model).__name__} does not count hidden positions, so the others cannot stay where "
-            "they are; use 'remove' or 'replace'"
-        )
     for name, tokens in (("ids", ids), ("answer", answer)):
         if not len(tokens):
             raise InputError(f"{name} is empty: expected at least one token")
@@ -179,8 +156,3 @@ def _check_numbers(name: str, numbers: Sequence[int], end: int, what: str) -> No
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < end:
             raise InputError(f"{name} has {number!r}: expected {what}, from 0 to {end - 1}")
-
-
-def _by_distance(model: Runner) -> bool:
-    """Return whether attention falls with a distance that does not count hidden positions (ALiBi)."""
-    return bool(getattr(model.text_config, "alibi", False))

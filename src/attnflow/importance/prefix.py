@@ -36,22 +36,19 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 
 TOLERANCE_HALF = 0.1
 
-_agreed: WeakKeyDictionary[torch.nn.Module, dict[bool, int]] = WeakKeyDictionary()
-"""The longest text for which the cache of a model agreed with a fresh pass, without and with hidden positions."""
+_agreed: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
+"""The longest text for which the cache of a model agreed with a fresh pass."""
 
 
 @dataclass(frozen=True)
 class Variant:
     """A prompt, whole or with some tokens left out.
 
-    ids: its tokens. shared: how many tokens from the beginning are those of the prompt. hidden: which of them are hidden
-    from attention. first: the position of the first token.
+    ids: its tokens. shared: how many tokens from the beginning are those of the prompt.
     """
 
     ids: tuple[int, ...]
     shared: int
-    hidden: tuple[int, ...] = ()
-    first: int = 0
 
     @property
     def start(self) -> int:
@@ -59,16 +56,20 @@ class Variant:
         return min(self.shared, len(self.ids) - 1)
 
 
-def without(ids: Sequence[int], positions: Sequence[int], token: int | None) -> Variant:
-    """Return a prompt without some of its tokens, or with `token` in their places. positions: in order.
+def without(ids: Sequence[int], positions: Sequence[int], token: int | None, kept: Sequence[int] = ()) -> Variant:
+    """Return a prompt without some of its tokens, or with `token` in each of their places. positions: in order.
+
+    kept: tokens to put after the last place instead.
 
     >>> without([5, 6, 7, 8], [1, 2], None), without([5, 6, 7, 8], [1, 2], 0).ids
-    (Variant(ids=(5, 8), shared=1, hidden=(), first=0), (5, 0, 0, 8))
+    (Variant(ids=(5, 8), shared=1), (5, 0, 0, 8))
     """
     left_out, shared = set(positions), positions[0] if positions else len(ids)
     if token is not None:
         return Variant(tuple(token if i in left_out else x for i, x in enumerate(ids)), shared)
-    return Variant(tuple(x for i, x in enumerate(ids) if i not in left_out), shared)
+    end = positions[-1] + 1 if positions else 0
+    before = [x for i, x in enumerate(ids[:end]) if i not in left_out]
+    return Variant((*before, *kept, *ids[end:]), shared)
 
 
 Fresh = Callable[[Variant], Row]
@@ -114,7 +115,6 @@ class Prefix:
         texts = [[*variant.ids[start:], *self.answer[:-1]] for variant in variants]
         longest, m = max(map(len, texts)), len(self.answer)
         ids = torch.tensor([text + [self.answer[-1]] * (longest - len(text)) for text in texts])
-        tensors = {"input_ids": ids, **hidden_tensors(variants, start, start + longest, m)}
         options: dict[str, Any] = {}
         if start:
             cache = reading_cache(self.cache, start, copies=len(texts))
@@ -122,26 +122,9 @@ class Prefix:
         if self.model.accepts("logits_to_keep"):
             options["logits_to_keep"] = longest - min(map(len, texts)) + m
         with running():
-            logits = self.model.forward(tensors, **options).logits  # [variant, position, token], the last positions
+            logits = self.model.forward({"input_ids": ids}, **options).logits  # [variant, position, token]
         ends = [len(text) - longest + logits.shape[1] for text in texts]
         return [row[end - m : end] for row, end in zip(logits, ends, strict=True)]
-
-
-def hidden_tensors(variants: Sequence[Variant], start: int, end: int, answer_length: int) -> dict[str, Tensor]:
-    """Return the tensors that say which of the tokens up to `end` are hidden, and the positions of those from `start` on.
-
-    Positions are given because some models count only what is not hidden. Padding gets the position of the text's last
-    token, because there may be no position after it.
-    """
-    if not any(variant.hidden or variant.first for variant in variants):
-        return {}
-    mask = torch.ones(len(variants), end, dtype=torch.long)
-    places = torch.arange(start, end).repeat(len(variants), 1)
-    for row, place, variant in zip(mask, places, variants, strict=True):
-        row[list(variant.hidden)] = 0
-        place += variant.first
-        place.clamp_(max=variant.first + len(variant.ids) + answer_length - 2)
-    return {"attention_mask": mask, "position_ids": places}
 
 
 def batches(
@@ -205,13 +188,12 @@ def shared_prefix(
 
 def _agrees(prefix: Prefix, variant: Variant, fresh: Fresh) -> bool:
     """Return whether the cache agrees with a fresh pass; it is checked again only for longer texts."""
-    model, hides, length = prefix.model, bool(variant.hidden or variant.first), len(variant.ids) + len(prefix.answer)
-    known = _agreed.setdefault(model.model, {})
-    if known.get(hides, 0) >= length:
+    model, length = prefix.model, len(variant.ids) + len(prefix.answer)
+    if _agreed.get(model.model, 0) >= length:
         return True
     row, expected = log_probabilities(prefix.run([variant])[0], prefix.answer), fresh(variant)
     tolerance = TOLERANCE_HALF if half(model.dtype) else TOLERANCE[model.dtype]
     if not np.abs(row - expected).max() <= tolerance * max(1.0, np.abs(expected).max()):
         return False
-    known[hides] = length
+    _agreed[model.model] = length
     return True

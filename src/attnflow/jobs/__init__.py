@@ -1,1 +1,1 @@
-"""Resumable jobs: shards, manifest, lock and resuming; worker processes and Ray workers that may die; progress."""
+"""Resumable jobs: shards, manifest, lock and resuming; Ray workers that may die; progress."""

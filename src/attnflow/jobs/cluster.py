@@ -268,13 +268,11 @@ def run(
     start: Callable[[int], Callable[[list[T]], Iterator[R]]],
     tasks: Mapping[int, T],
     say: Callable[[str], None],
-    helpers: int = 0,
 ) -> Iterator[R]:
     """Yield the results of tasks as they come. Ray restarts a worker that dies and repeats its tasks.
 
     start: called in a worker with its number of cores; returns a function that yields the results of tasks in order. It
         is pickled, as tasks are.
-    helpers: processes that work for each worker; the worker takes more tasks at once, so that all of them have some.
     """
     if not tasks:
         return
@@ -294,7 +292,7 @@ def run(
 
     def next_batch() -> list[tuple[int, T]]:
         """Return the next batch. A worker has one at a time, so that it is known which batch kills it."""
-        size = max(1, min(TOGETHER * (1 + helpers), len(left) // (2 * len(bundles))))
+        size = max(1, min(TOGETHER, len(left) // (2 * len(bundles))))
         return [left.popleft() for _ in range(min(size, len(left)))]
 
     try:

@@ -1,4 +1,4 @@
-"""The folder of a job: shards, each written atomically, and a manifest that identifies the job.
+"""The folder of a corpus job: shards, each written atomically, and a manifest that identifies the job.
 
 The manifest is JSON lines: the settings of the job, a record for each finished shard, and a summary when all are
 finished.
@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 MANIFEST = "_manifest.jsonl"
+FORMAT = "attnflow.corpus"
 VERSION = 1
+SHARDS = "part-*.parquet"
 ELSEWHERE = ("model", "revision", "gguf_file", "input")
 """Settings that say where model and input are stored; these may differ when a job is resumed."""
-HASHES = ("weights", "configuration", "texts", "tokens")
+HASHES = ("weights", "configuration")
 """Settings whose values mean nothing to a reader."""
 
 Record = dict[str, Any]
@@ -45,62 +47,38 @@ def write_shard(path: Path, table: pyarrow.Table) -> Record:
     return record
 
 
-def read_shard(path: Path) -> list[Record]:
-    """Return the rows of a shard whose hash was checked."""
-    rows: list[Record] = arrow()[1].read_table(path, page_checksum_verification=True).to_pylist()
-    return rows
-
-
 class Store:
     """The folder of one job. It is locked while it is open.
 
     records: of the finished shards, by file name.
-    damaged: shards whose file does not match its record.
-    changed: names or numbers of shards whose record does not match the plan.
+    changed: numbers of shards whose record does not match the plan.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        kind: str,
-        settings: Mapping[str, Any],
-        shards: Mapping[str, Record],
-        pattern: str,
-        more: Sequence[str] = (),
-    ) -> None:
-        """Open or create the folder.
-
-        kind: "corpus" or "grid".
-        shards: for each file name, what its record must say, starting with its name or number.
-        pattern: of the file names of all shards.
-        more: other entries of records.
-        """
+    def __init__(self, folder: Path, settings: Mapping[str, Any], shards: Mapping[str, Record]) -> None:
+        """Open or create the folder. shards: for each file name, what its record must say."""
         self.folder, self.shards = folder, shards
         self.records: dict[str, Record] = {}
         self.changed: list[str] = []
         self.finished = False
         make_folder(folder)
-        first: Record = {"format": f"attnflow.{kind}", "version": VERSION, **json.loads(json.dumps(settings))}
+        first: Record = {"format": FORMAT, "version": VERSION, **json.loads(json.dumps(settings))}
         try:
             self.file = os.open(folder / MANIFEST, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as e:
             raise InputError(f"cannot write {str(folder / MANIFEST)!r}: {e.strerror or e}") from None
         try:
             lock(self.file, folder)
-            lines = self._lines(kind)
+            lines = self._lines()
             if lines:
                 _check_settings(folder, lines[0], first)
-            self._check_files(lines, pattern)
-            for own in self._folders():
-                make_folder(own)
+            self._check_files(lines)
             self._clear()
             if not lines:
                 self._append(first)
-            self._read(lines[1:], more)
+            self._read(lines[1:])
         except BaseException:
             self.close()
             raise
-        self.damaged = [name for name in shards if name not in self.records and (folder / name).exists()]
 
     def __enter__(self) -> Store:
         return self
@@ -108,31 +86,26 @@ class Store:
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _folders(self) -> set[Path]:
-        return {(self.folder / name).parent for name in self.shards}
-
-    def _check_files(self, lines: list[Record], pattern: str) -> None:
+    def _check_files(self, lines: list[Record]) -> None:
         """Refuse a folder with shards of another job, and leave it unchanged."""
-        own = {*self.shards, *(str(next(iter(line.values()), "")) for line in lines[1:])} if lines else set()
-        for path in sorted(path for folder in self._folders() for path in folder.glob(pattern)):
-            name = path.relative_to(self.folder).as_posix()
-            if name not in own:
+        for path in sorted(self.folder.glob(SHARDS)):
+            if not lines or path.name not in self.shards:
                 if not lines:
                     (self.folder / MANIFEST).unlink()  # it was created above
                 raise InputError(
-                    f"the folder {str(self.folder)!r} contains {name}, which does not belong to this job: give "
+                    f"the folder {str(self.folder)!r} contains {path.name}, which does not belong to this job: give "
                     "another folder, or remove the file"
                 )
 
-    def _read(self, lines: list[Record], more: Sequence[str]) -> None:
-        names = {next(iter(shard.values())): name for name, shard in self.shards.items()}
+    def _read(self, lines: list[Record]) -> None:
+        names = {shard["part"]: name for name, shard in self.shards.items()}
         for line in lines:
             if "finished" in line:
                 self.finished = True
                 continue
-            number = next(iter(line.values()), None)
-            name = names.get(number) if isinstance(number, str | int) else None
-            if not {*(self.shards[name] if name else ()), *more, "bytes", "sha256"} <= line.keys():
+            number = line.get("part")
+            name = names.get(number) if isinstance(number, int) else None
+            if not {*(self.shards[name] if name else ()), "tokens", "errors", "bytes", "sha256"} <= line.keys():
                 continue
             if name is None or not self.shards[name].items() <= line.items():
                 self.changed.append(str(number))
@@ -142,10 +115,6 @@ class Store:
                 self.records[name] = line
         self.finished = self.finished and len(self.records) == len(self.shards)
 
-    def write(self, name: str, table: pyarrow.Table) -> None:
-        """Write a shard and its record."""
-        self.add(name, {**self.shards[name], **write_shard(self.folder / name, table)})
-
     def add(self, name: str, record: Record) -> None:
         """Add the record of a shard that `write_shard` has written, here or on another machine."""
         self.records[name] = record
@@ -153,7 +122,7 @@ class Store:
 
     def _clear(self) -> None:
         """Remove temporary files of killed processes."""
-        for leftover in (path for own in self._folders() for path in own.glob(BESIDE)):
+        for leftover in self.folder.glob(BESIDE):
             with contextlib.suppress(OSError):
                 leftover.unlink()
 
@@ -187,7 +156,7 @@ class Store:
         except OSError as e:
             raise _disk_error(self.folder / MANIFEST, e) from None
 
-    def _lines(self, kind: str) -> list[Record]:
+    def _lines(self) -> list[Record]:
         """Return the lines of the manifest.
 
         A half-written last line is cut off; files that are not manifests are left untouched.
@@ -195,10 +164,10 @@ class Store:
         with os.fdopen(os.dup(self.file), "rb") as file:
             file.seek(0)
             data = file.read()
-        start = _line({"format": f"attnflow.{kind}"})[:-2].encode()  # the first line may be incomplete
+        start = _line({"format": FORMAT})[:-2].encode()  # the first line may be incomplete
         if not data.startswith(start[: len(data)]):
             raise InputError(
-                f"{str(self.folder / MANIFEST)!r} is not the manifest of a {kind} job: give another folder"
+                f"{str(self.folder / MANIFEST)!r} is not the manifest of a corpus job: give another folder"
             )
         lines: list[Record] = []
         size = 0
@@ -265,8 +234,8 @@ def _check_settings(folder: Path, stored: Record, current: Record) -> None:
     for name in dict.fromkeys([*current, *stored]):
         now, then = current.get(name), stored.get(name)
         if name not in ELSEWHERE and now != then:
-            known = name not in HASHES and not isinstance(then, dict) and '{"' not in json.dumps([then, now])
-            differences.append(f"{name} {_shown(then)}, now {_shown(now)}" if known else f"different {name}")
+            values = f"different {name}" if name in HASHES else f"{name} {_shown(then)}, now {_shown(now)}"
+            differences.append(values)
     if differences:
         raise InputError(
             f"the folder {str(folder)!r} contains a job with different settings ({'; '.join(differences)}): give the "

@@ -1,7 +1,7 @@
 """Subject-verb agreement: the words before a present-tense verb, and the number of that verb.
 
-Linzen, Dupoux and Goldberg (2016) designed the task. Their published file, the subset of Gulordava et al. (2018) and
-files with columns ``words``, ``tags``, ``verb``, ``number`` all become the same `Example`.
+Linzen, Dupoux and Goldberg (2016) designed the task. Their published file, and files with columns ``words``, ``tags``,
+``verb``, ``number``, become the same `Example`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import csv
 import random
 import re
-import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnflow.errors import AttentionWarning, InputError
+from attnflow.errors import InputError
 from attnflow.paper.data_files import rows_of
 from attnflow.texts.strict import read_rows
 
@@ -23,7 +22,6 @@ UNKNOWN = "[UNK]"
 AGREEMENT = ("words", "tags", "verb", "number")
 LINZEN = ("orig_sentence", "pos_sentence", "verb", "verb_pos", "subj_index", "verb_index", "n_diff_intervening")
 LINZEN_NUMBERS = {"VBZ": "singular", "VBP": "plural"}
-GUESSES = ("suffix",)
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,11 @@ class Example:
 
 
 def read(path: str | Path) -> list[Example]:
-    """Read examples in any of the three formats, recognized by the header; a folder is a Linzen subset.
+    """Read examples in either format, recognized by the header.
 
     The published Linzen file has no splits, and is split as in the paper.
     """
     path = Path(path)
-    if path.is_dir():
-        return read_linzen_subset(path)
     header = next((row["text"] for _, row in read_rows(path, "txt")), "").split("\t")
     if set(AGREEMENT) <= set(header):
         return read_agreement(path)
@@ -96,50 +92,6 @@ def read_linzen(path: str | Path) -> list[Example]:
     return _some(examples, path)
 
 
-def read_linzen_subset(folder: str | Path) -> list[Example]:
-    """Read a folder with one ``.text`` and one ``.gold`` file.
-
-    The first has a sentence per line, the second its verb index from 0, right form, wrong form and attractors.
-    """
-    folder = Path(folder)
-    texts, golds = sorted(folder.glob("*.text")), sorted(folder.glob("*.gold"))
-    if len(texts) != 1 or len(golds) != 1:
-        raise InputError(
-            f"the folder {str(folder)!r} has {len(texts)} .text and {len(golds)} .gold files: expected one of each"
-        )
-    sentences, answers = ([row["text"] for _, row in read_rows(file, "txt")] for file in (texts[0], golds[0]))
-    if len(sentences) != len(answers):
-        raise InputError(
-            f"{texts[0].name} has {len(sentences)} lines and {golds[0].name} has {len(answers)}: expected the same number"
-        )
-    examples, same = [], 0
-    for line, (sentence, answer) in enumerate(zip(sentences, answers, strict=True), 1):
-        where = f"{golds[0].name}, line {line}"
-        fields = answer.split("\t")
-        if len(fields) != 4:
-            raise InputError(
-                f"{where} has {len(fields)} columns; expected verb index, right form, wrong form and attractors"
-            )
-        words = _words(sentence, where)
-        verb = _index(fields[0], len(words), "the verb index", where)
-        if verb == 0:
-            raise InputError(f"{where}: the verb index is 0, so there is no word before the verb; expected at least 1")
-        if fields[1].lower() == fields[2].lower():
-            same += 1
-            continue
-        number = _number_of(fields[1].lower(), fields[2].lower(), where)
-        attractors = _count(fields[3], "attractors", where)
-        examples.append(Example(words[:verb], number, verb=fields[1], attractors=attractors))
-    if same:
-        count = f"{golds[0].name}: {same} of {len(answers)} lines"
-        warnings.warn(
-            f"{count} have the same right and wrong form, and therefore no number: left out",
-            AttentionWarning,
-            stacklevel=2,
-        )
-    return _some(examples, folder)
-
-
 def split_linzen(examples: Sequence[Example], seed: int = 1) -> list[Example]:
     """Shuffle the examples; the first 10 % are "train", the next 1 % "valid", the rest "test", as in the paper."""
     order = list(examples)
@@ -149,55 +101,25 @@ def split_linzen(examples: Sequence[Example], seed: int = 1) -> list[Example]:
     return [replace(example, split=name) for example, name in zip(order, names, strict=True)]
 
 
-def parts_of(examples: Sequence[Example], data: str | Path) -> dict[str, list[Example]]:
-    """Return the splits train, valid and test of the file `data`; the first two must exist, with both numbers."""
-    parts = {name: [e for e in examples if e.split == name] for name in ("train", "valid", "test")}
-    strange = {str(e.split) for e in examples} - set(parts) - {"None"}
-    if strange:
-        raise InputError(f"{str(data)!r} has the split {min(strange)!r}: expected train, valid or test")
-    for name in ("train", "valid"):
-        if not parts[name]:
-            raise InputError(
-                f"{str(data)!r} has no example of the split {name!r}: expected a column split with train, valid and test"
-            )
-        missing = [number for number in NUMBERS if all(e.number != number for e in parts[name])]
-        if missing:
-            raise InputError(f"{str(data)!r} has no {missing[0]} verb in the split {name!r}: expected both numbers")
-    return parts
-
-
-def as_tokens(example: Example, vocabulary: Collection[str], *, guess: str | None = None) -> list[str]:
+def as_tokens(example: Example, vocabulary: Collection[str]) -> list[str]:
     """Return the words, with those not in the vocabulary replaced by their tag, or by "[UNK]" if that is unknown too.
-
-    guess: "suffix" guesses a tag from the word's ending if there are no tags; None leaves such words unknown.
 
     >>> as_tokens(Example(("the", "zebras"), "plural", ("DT", "NNS")), {"the", "NNS"})
     ['the', 'NNS']
     >>> as_tokens(Example(("the", "zebras"), "plural"), {"the", "NNS"})
     ['the', '[UNK]']
     """
-    if guess is not None and guess not in GUESSES:
-        raise InputError(f"guess={guess!r}: expected None or one of {', '.join(map(repr, GUESSES))}")
-    tags: Iterable[str | None] = example.tags or ()
-    if example.tags is None:
-        tags = (suffix_tag(word) if guess else None for word in example.words)
+    tags = example.tags or (UNKNOWN,) * len(example.words)
     return [
-        word if word in vocabulary else tag if tag is not None and tag in vocabulary else UNKNOWN
+        word if word in vocabulary else tag if tag in vocabulary else UNKNOWN
         for word, tag in zip((w.lower() for w in example.words), tags, strict=True)
     ]
 
 
-def suffix_tag(word: str) -> str:
-    """Guess the tag of an open-class word from its ending.
-
-    >>> [suffix_tag(w) for w in ("glands", "1960", "quickly", "reveille")]
-    ['NNS', 'CD', 'RB', 'NN']
-    """
-    endings = (
-        (r".*\d.*", "CD"), (r".*(ss|us|is)", "NN"), (r".*s", "NNS"), (r".*ing", "VBG"), (r".*ed", "VBN"),
-        (r".*ly", "RB"), (r".*(ous|al|ive|ic|able|ible|ful|less)", "JJ"),
-    )  # fmt: skip
-    return next((tag for pattern, tag in endings if re.fullmatch(pattern, word)), "NN")
+def encode(example: Example, vocabulary: dict[str, int], positions: int) -> list[int]:
+    """Return the ids of ``[CLS] words… [EOS]``; a prefix that is too long keeps its last words, nearest to the verb."""
+    tokens = as_tokens(example, vocabulary)[-(positions - 2) :]
+    return [vocabulary["[CLS]"], *(vocabulary[token] for token in tokens), vocabulary["[EOS]"]]
 
 
 def _some(examples: list[Example], path: str | Path) -> list[Example]:
@@ -237,17 +159,3 @@ def _count(value: str, column: str, where: str) -> int:
     if not re.fullmatch(r"\d+", value):
         raise InputError(f"{where}: {column} is {value!r}; expected a count, 0 or more")
     return int(value)
-
-
-def _number_of(right: str, wrong: str, where: str) -> str:
-    """Return the number of a verb form, given both forms: be, have and the ending -s."""
-
-    def single(a: str, b: str) -> bool:
-        return (a, b) in {("is", "are"), ("was", "were"), ("has", "have")} or (a.endswith("s") and len(a) > len(b))
-
-    if single(right, wrong) == single(wrong, right):
-        raise InputError(
-            f"{where}: {right!r} and {wrong!r} are not the singular and plural of one verb; expected forms such as "
-            "'is' and 'are'"
-        )
-    return NUMBERS[0] if single(right, wrong) else NUMBERS[1]

@@ -20,6 +20,8 @@ FILES = {
     "text": ("text.train.txt",),
     "sst2": ("test.tsv",),
 }
+Labelled = tuple[Sequence[str], Sequence[int]]
+"""Sentences and their classes."""
 ENDINGS = ("", ".xz", ".gz")
 LINZEN_URLS = (
     "https://www.dropbox.com/s/5axdu3q9jkxzjy8/agr_50_mostcommon_10K.tsv.gz?dl=1",
@@ -66,11 +68,6 @@ def folder_of(data: Path | None, name: str) -> Path:
     return path.parent
 
 
-def folder_in(data: Path | None, name: str) -> Path | None:
-    """Return a subfolder of the data, or None."""
-    return data / name if data is not None and (data / name).is_dir() else None
-
-
 def data_file(folder: str | Path, name: str) -> Path:
     """Return the file of that name in the folder, plain, .xz or .gz."""
     for ending in ENDINGS:
@@ -104,6 +101,21 @@ def rows_of(path: Path, columns: Sequence[str], quoting: int | None = None) -> I
                 "expected tab-separated columns, named in the first line"
             )
         yield where, row
+
+
+def read_sst2(path: Path) -> Labelled:
+    """Read sentences and labels, 0 (negative) or 1 (positive), from a tab-separated file."""
+    sentences, labels = [], []
+    for where, row in rows_of(path, ("sentence", "label")):
+        if row["label"] not in ("0", "1"):
+            raise InputError(f"{where}: label is {row['label']!r}; expected 0 (negative) or 1 (positive)")
+        if not row["sentence"].strip():
+            raise InputError(f"{where}: the sentence is empty; expected at least one word")
+        sentences.append(row["sentence"].strip())
+        labels.append(int(row["label"]))
+    if len(set(labels)) < 2:
+        raise InputError(f"{str(path)!r} has {len(labels)} lines of only one class: expected both 0 and 1")
+    return sentences, labels
 
 
 def download_linzen(

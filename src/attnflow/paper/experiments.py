@@ -12,8 +12,8 @@ import attnflow
 from attnflow.errors import InputError
 from attnflow.files import make_folder, write_whole
 from attnflow.model import embedded_folder
-from attnflow.paper import agreement, figures, paper_tables, sst2, verb_number
-from attnflow.paper.data_files import agreement_file, data_file, file_hash, find, folder_in, folder_of
+from attnflow.paper import agreement, figures, paper_tables
+from attnflow.paper.data_files import agreement_file, data_file, file_hash, folder_of, read_sst2
 from attnflow.paper.result_text import section
 from attnflow.view import figure
 
@@ -40,7 +40,7 @@ class Reproduction:
     data: folder with the data, or the file of verb-number examples; see docs/reproduction.md.
     models: the folder of trained models; ``output / "models"`` by default.
     model: the classifier for Table 3, or the masked LM for Figure 4; by default the trained one, else the paper's.
-    recipe, seeds: of the verb-number models; missing models are trained.
+    recipe, seeds: of the verb-number models.
     samples: test examples of Tables 1 and 2.
     """
 
@@ -102,7 +102,7 @@ class Reproduction:
     def _verb_number(self, names: Sequence[str]) -> dict[str, Result]:
         source = agreement_file(self.data, self.output, self.say)
         examples = agreement.read(source)
-        folders = {seed: self._trained(seed, source) for seed in self.seeds}
+        folders = {seed: self._folder(seed) for seed in self.seeds}
         models = [(f"seed {seed}", self._load(str(folder))) for seed, folder in folders.items()]
         tables = paper_tables.verb_number_tables(models, examples, self.say, samples=self.samples)
         for name in names:
@@ -117,27 +117,17 @@ class Reproduction:
         """Return the folder of a verb-number model; seed 0 of the recipe "best" comes with the package."""
         if self.recipe == "best" and seed == 0:
             return embedded_folder()
-        return self._models / f"verb-number-{self.recipe}-seed{seed}"
-
-    def _trained(self, seed: int, source: Path) -> Path:
-        """Return the folder of the model with a seed, training it if needed."""
-        folder = self._folder(seed)
+        folder = self._models / f"verb-number-{self.recipe}-seed{seed}"
         if not _is_trained(folder):
-            teachers = sorted(self._models.glob("teacher*")) if self.recipe == "best" else []
-            how = (
-                f" with {len(teachers)} teachers" if teachers else " without teachers" if self.recipe == "best" else ""
+            raise InputError(
+                f"there is no trained model in {str(folder)!r}: train the recipe {self.recipe!r} with seed {seed} there, "
+                "by `python -m reproduction verb-number` in a clone of the repository"
             )
-            self.say(f"there is no trained model in {folder}: training it{how}")
-            verb_number.train(
-                source, folder, recipe=self.recipe, more=find(self.data, "more"), text=find(self.data, "text"),
-                linzen=folder_in(self.data, "linzen_subset"), teachers=teachers, seed=seed, device=self.device,
-                say=self.say,
-            )  # fmt: skip
         return folder
 
     def _sentiment(self) -> Result:
         file = data_file(folder_of(self.data, "sst2"), "test.tsv")
-        texts, labels = sst2.read(file)
+        texts, labels = read_sst2(file)
         name, training = self._chosen("sst2", DISTILBERT)
         result = paper_tables.sentiment_table(self._load(name), list(texts), list(labels), self.say)
         result["data"] = _data(file, len(texts))
@@ -145,20 +135,13 @@ class Reproduction:
         return result
 
     def _attention(self, name: str) -> tuple[Result, Figure]:
-        folder = self._folder(0)
-        if not _is_trained(folder):
-            raise InputError(
-                f"there is no trained model in {str(folder)!r}: train the recipe {self.recipe!r} with seed 0 there, "
-                "or reproduce table1 first, which trains it"
-            )
-        result, picture = figures.attention_figure(self._load(str(folder)), name)
+        result, picture = figures.attention_figure(self._load(str(self._folder(0))), name)
         return {**result, "recipe": self.recipe}, picture
 
     def _pronouns(self) -> tuple[Result, Figure]:
         name, training = self._chosen("masked-lm", BERT)
-        winobias, winogender = (folder_in(self.data, part) for part in ("winobias", "winogender"))
         held_out = training.get("held out") if training else None
-        return figures.pronoun_results(self._load(name), winobias, winogender, held_out, self.say)
+        return figures.pronoun_results(self._load(name), held_out)
 
     def _chosen(self, folder: str, hub: str) -> tuple[str, Result | None]:
         """Return the model for an experiment and its training report: the given, the trained, or the paper's model."""

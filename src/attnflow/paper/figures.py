@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from attnflow.errors import InputError
 from attnflow.evaluate.correlation import VIEWS
 from attnflow.paper import pronouns
 from attnflow.paper import published as paper
-from attnflow.paper.pronoun_data import FIGURE_4, read_winobias, read_winogender
 from attnflow.view import figure as picture
 from attnflow.view import sheet
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.trace import Trace
 
-Say = Callable[[str], None]
 NOTHING = dict.fromkeys(("mean", "low", "high"), float("nan"))
 OF_FIGURE = {"figure1": VIEWS, "figure2": ("raw",), "figure3": ("rollout", "flow")}
 
@@ -58,36 +55,19 @@ def _prediction(trace: Trace) -> dict[str, float] | None:
     return None if trace.prediction is None else dict(trace.prediction.top)
 
 
-def pronoun_results(
-    model: Model, winobias: Path | None, winogender: Path | None, held_out: Any, say: Say
-) -> tuple[dict[str, Any], Figure]:
-    """Return Figure 4, and how often each view agrees with the model's own prediction beyond its two sentences.
+def pronoun_results(model: Model, held_out: Any) -> tuple[dict[str, Any], Figure]:
+    """Return the numbers and the picture of Figure 4.
 
-    winobias, winogender: the paths of these sets; without both, only the two sentences are shown.
     held_out: how well the model predicts words of other texts, if known.
     """
-    shown = [pronouns.masked_pronoun(model, e) for e in FIGURE_4]
-    result: dict[str, Any] = {
+    shown = [pronouns.masked_pronoun(model, e) for e in pronouns.FIGURE_4]
+    result = {
         "figure": "figure4",
         "model": model.name,
         "revision": model.revision,
         "held_out": held_out,
         "examples": [e.to_dict() for e in shown],
     }
-    examples: list[Any] = []
-    excluded: dict[str, dict[str, int]] = {}
-    for name, path, read in (
-        ("WinoBias", winobias, read_winobias),
-        ("Winogender", winogender, read_winogender),
-    ):
-        if path is not None:
-            sentences = read(path)
-            examples += sentences.examples
-            excluded[name] = dict(sentences.reasons)
-    if examples:
-        say(f"{len(examples)} sentences with a pronoun and two candidates")
-        result["consistency"] = pronouns.consistency(model, examples, say).to_dict()
-        result["left out"] = excluded
     return result, pronoun_figure(shown)
 
 
@@ -121,13 +101,13 @@ def pronoun_figure(examples: Sequence[pronouns.MaskedPronoun]) -> Figure:
         raise InputError(f"the examples have different views: expected {names} in each, as in the first one")
     with sheet.style():
         bars, tall, over, under = 0.8, 0.95, 0.5, 0.26
-        left = 0.1 + sheet.room(form for e in examples for form in e.forms)
+        left = 0.1 + sheet.room(pronouns.FORMS)
         right = 0.16 + sheet.room(sheet.label(name) for e in examples for name in e.example.names)
         wide = (sheet.PAGE - left - bars - right - 0.42 * len(names)) / len(names)
         page = sheet.empty(sheet.PAGE, (tall + over + under) * len(examples) + 0.06)
         for number, e in enumerate(examples):
             y = page.get_size_inches()[1] - (tall + over + under) * number - over - tall
-            sentence = sheet.line(e.example.filled("[MASK]")[0], sheet.PAGE - 0.3)
+            sentence = sheet.line(e.example.text, sheet.PAGE - 0.3)
             sheet.note(page, 0.04, y + tall + 0.3, sentence, style="italic", va="bottom")
             _bars(sheet.axes(page, left, y + 0.22, bars, tall - 0.4), e)
             sheet.note(page, left, y + 1.15 * tall, "prediction", va="bottom")
@@ -146,7 +126,7 @@ def pronoun_figure(examples: Sequence[pronouns.MaskedPronoun]) -> Figure:
 def _bars(at: Axes, e: pronouns.MaskedPronoun) -> None:
     total = (e.p_male + e.p_female) or 1.0
     meant = (pronouns.implied(e.example, 1.0, 0.0), pronouns.implied(e.example, 0.0, 1.0))
-    for row, (form, p, candidate) in enumerate(zip(e.forms, (e.p_male, e.p_female), meant, strict=True)):
+    for row, (form, p, candidate) in enumerate(zip(pronouns.FORMS, (e.p_male, e.p_female), meant, strict=True)):
         at.barh(row, p / total, height=0.62, color=sheet.FAINT if candidate is None else sheet.PAIR[candidate])
         at.text(p / total + 0.04, row, f"{p / total:.2f}", va="center", size=sheet.small())
         at.text(-0.06, row, form, va="center", ha="right")

@@ -17,8 +17,7 @@ from attnflow.evaluate.correlation import VIEWS, Scores, measure, summarize
 from attnflow.evaluate.evaluation import Evaluation
 from attnflow.evaluate.statistics import Interval, intervals, rank_correlations, ranks
 from attnflow.paper import published as paper
-from attnflow.paper import verb_number
-from attnflow.paper.agreement import NUMBERS, Example
+from attnflow.paper.agreement import NUMBERS, Example, encode
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -123,7 +122,7 @@ def _measured(model: Model, test: Sequence[Example], say: Say) -> Scores:
     import torch
 
     vocabulary, positions = model.tokenizer.get_vocab(), model.limit() or 10**9  # type: ignore[union-attr]
-    ids = [verb_number.encode(e, vocabulary, positions) for e in test]
+    ids = [encode(e, vocabulary, positions) for e in test]
     texts = [{"input_ids": torch.tensor([row])} for row in ids]
     labels = [NUMBERS.index(e.number) for e in test]
     with warnings.catch_warnings():

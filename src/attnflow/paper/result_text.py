@@ -7,7 +7,6 @@ from typing import Any
 
 from attnflow import markdown
 from attnflow.paper import published as paper
-from attnflow.paper.card import GROUPS, share
 from attnflow.paper.paper_tables import AUTHORS, TEXT, WORDS
 
 TITLES = {
@@ -19,7 +18,10 @@ TITLES = {
     "figure3": "Figure 3: rollout and flow of [CLS] by layer",
     "figure4": "Figure 4: which candidate the masked pronoun looks at",
 }
-AGAINST = {"prediction, against its median": "relative prediction"}
+GROUPS = {
+    "all": "all", "0": "0 attractors", "1": "1 attractor", "2": "2 attractors", "3": "3 attractors", "4+": "4+ attractors",
+}  # fmt: skip
+"""Numbers of attractors in a training report."""
 SHORT = {"best": "our recipe", "authors": "the authors' recipe"}
 NAMES = {TEXT: "the text's reading", WORDS: "the text's reading, words only", AUTHORS: "the released code's reading"}
 
@@ -206,41 +208,8 @@ def _figure4(result: dict[str, Any]) -> Iterator[str]:
             favoured = ["tie" if a == b else e["candidates"][int(b > a)] for a, b in weights]
             rows.append([e["text"], chances, implied, view, ", ".join(favoured)])
     yield markdown.table(rows)
-    if "consistency" in result:
-        yield from _consistency(result)
 
 
-def _consistency(result: dict[str, Any]) -> Iterator[str]:
-    consistency = result["consistency"]
-    sentences = ", ".join(f"{count:,} of {source}" for source, count in consistency["sentences"].items())
-    yield (
-        "**Beyond two sentences**: how often the candidate that a view favours at a layer is the one that the "
-        f"model's own pronoun prediction implies, with 95 % Wilson intervals. {sentences}; each distinct masked "
-        'sentence counts once. "Relative prediction" asks whether the male form is likelier than in half of all '
-        'sentences with that kind of pronoun, since a model that nearly always says "he" nearly always implies '
-        "the male candidate. In Winogender only the occupation has a (stereotypical) gender; a prediction against "
-        "it counts for the other candidate."
-    )
-    for source in dict.fromkeys(row["source"] for row in consistency["rows"]):
-        for against in dict.fromkeys(row["against"] for row in consistency["rows"] if row["source"] == source):
-            own = [r for r in consistency["rows"] if r["source"] == source and r["against"] == against]
-            depth = 1 + max((r["layer"] for r in own if r["layer"] is not None), default=-1)
-            rows = [["", *(f"L{k + 1}" for k in range(depth))]]
-            for view in dict.fromkeys(r["view"] for r in own if r["layer"] is not None):
-                rows.append([view, *(_share(r) for r in own if r["view"] == view)])
-            beside = "; ".join(f"{r['view']} {_share(r)}" for r in own if r["layer"] is None)
-            count = max(r["count"] + r["ties"] for r in own)
-            title = f"{source}, agreement with the {AGAINST.get(against, against)}"
-            yield f"{title} ({count:,} sentences). Without attention: {beside}.\n\n" + markdown.table(rows)
-    left = [
-        f"- {name}: {count} {reason}"
-        for name, reasons in result["left out"].items()
-        for reason, count in reasons.items()
-    ]
-    left += [f"- by the model's tokens: {count} {reason}" for reason, count in consistency["excluded"].items()]
-    if left:
-        yield "Left out:\n\n" + "\n".join(left)
-
-
-def _share(row: dict[str, Any]) -> str:
-    return "ties" if row["share"] is None else f"{row['share']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+def share(score: dict[str, Any]) -> str:
+    """Return an accuracy and the number of examples."""
+    return "none" if score["accuracy"] is None else f"{score['accuracy']:.3f} (of {score['count']:,})"

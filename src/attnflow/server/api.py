@@ -14,19 +14,14 @@ from attnflow.server.limits import UNEXPECTED, Refusal
 from attnflow.server.queue import JobQueue, Work
 from attnflow.server.service import Service
 from attnflow.server.wire import (
-    Accepted,
     AnswerRequest,
     EditRequest,
     ExplainRequest,
-    JobState,
-    Known,
     LeaveOutRequest,
     PathsRequest,
     RowsRequest,
     answer,
-    problems,
     refused,
-    result_of,
     sentence,
 )
 from attnflow.view import page
@@ -34,12 +29,7 @@ from attnflow.view import page
 
 def api(service: Service, jobs: JobQueue) -> FastAPI:
     """Build the routes. `Guard` checks where requests come from."""
-    app = FastAPI(
-        title="attnflow", version=attnflow.__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
-        description="Raw attention, attention rollout and attention flow for the models of this server. "
-        'Every error is {"error": sentence}. Arrays are objects with type, shape and data (zlib in base64); '
-        "float32 (f4) is stored as four planes of bytes, least significant first.",
-    )  # fmt: skip
+    app = FastAPI(title="attnflow", version=attnflow.__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     html = page.application(service.known()).encode()
 
     async def wait(request: Request, work: Work, soon: bool = True) -> Response:
@@ -55,65 +45,31 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
             jobs.cancel(job)  # does nothing if it has ended
         return answer(job.result) if job.problem is None else refused(job.problem)
 
-    @app.get(
-        "/", summary="The interactive page.", response_class=Response, responses={200: {"content": {"text/html": {}}}}
-    )
+    @app.get("/")
     async def show() -> Response:
         return Response(html, media_type="text/html; charset=utf-8")
 
-    @app.get(
-        "/api", summary="List the routes.", response_class=Response, responses={200: {"content": {"text/plain": {}}}}
-    )
-    async def listed() -> Response:
-        lines = [
-            f"{method.upper():<7}{path:<24}{route['summary']}"
-            for path, methods in app.openapi()["paths"].items()
-            for method, route in methods.items()
-        ]
-        text = "\n".join([*lines, "", "See /openapi.json for requests and responses.", ""])
-        return Response(text, media_type="text/plain; charset=utf-8")
-
-    @app.get("/api/models", summary="List the models.", response_model=list[Known])
+    @app.get("/api/models")
     async def models() -> Response:
         return answer(service.known())
 
-    @app.post(
-        "/api/explain",
-        summary="Explain a text or an image, and wait for the result.",
-        responses=result_of("The document of a page.", 404, 408, 413, 415, 422, 500, 503),
-    )
+    @app.post("/api/explain")
     async def explained(body: ExplainRequest, request: Request) -> Response:
         return await wait(request, service.explain(body), soon=False)
 
-    @app.post(
-        "/api/rows",
-        summary="Compute raw attention, rollout and flow for one query at all layers.",
-        responses=result_of("The rows, as in the document of a page.", 404, 408, 413, 415, 422, 500, 503),
-    )
+    @app.post("/api/rows")
     async def rows(body: RowsRequest, request: Request) -> Response:
         return await wait(request, service.rows(body))
 
-    @app.post(
-        "/api/paths",
-        summary="Compute the maximum flow of one pair, its paths and its minimum cut.",
-        responses=result_of("value, gap, paths and cut.", 404, 408, 413, 415, 422, 500, 503),
-    )
+    @app.post("/api/paths")
     async def paths(body: PathsRequest, request: Request) -> Response:
         return await wait(request, service.paths(body))
 
-    @app.post(
-        "/api/leave-out",
-        summary="Measure how much the log-probability of an answer drops without a part of its prompt.",
-        responses=result_of("fall and logProbability.", 404, 408, 413, 415, 422, 500, 503),
-    )
+    @app.post("/api/leave-out")
     async def leave_out(body: LeaveOutRequest, request: Request) -> Response:
         return await wait(request, service.leave_out(body))
 
-    @app.post(
-        "/api/edits",
-        summary="Remove or replace one word of a text, and measure how the answer changes.",
-        responses=result_of("The text, and the answer before and after.", 404, 408, 413, 415, 422, 500, 503),
-    )
+    @app.post("/api/edits")
     async def edited(body: EditRequest, request: Request) -> Response:
         return await wait(request, service.edit(body))
 
@@ -121,37 +77,19 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
         job = jobs.describe(jobs.submit(work))
         return answer({name: job[name] for name in ("id", "state", "position")}, 202)
 
-    @app.post(
-        "/api/jobs",
-        summary="Explain a text or an image in the background.",
-        status_code=202,
-        response_model=Accepted,
-        responses=problems(404, 408, 413, 415, 422, 503),
-    )
+    @app.post("/api/jobs")
     async def submit(body: ExplainRequest) -> Response:
         return accepted(service.explain(body))
 
-    @app.post(
-        "/api/answers",
-        summary="Answer a prompt in the background; partial results contain the answer so far.",
-        status_code=202,
-        response_model=Accepted,
-        responses=problems(404, 408, 413, 415, 422, 503),
-    )
+    @app.post("/api/answers")
     async def write(body: AnswerRequest) -> Response:
         return accepted(service.answer(body))
 
-    @app.get(
-        "/api/jobs/{id}", summary="Return the state of a job.", response_model=JobState, responses=problems(404, 422)
-    )
+    @app.get("/api/jobs/{id}")
     async def state(id: str) -> Response:
         return answer(jobs.describe(jobs.find(id)))
 
-    @app.get(
-        "/api/jobs/{id}/partial",
-        summary="Return the partial result of a job, or its result at the end.",
-        responses=result_of("The document of a page, so far.", 404, 409, 422),
-    )
+    @app.get("/api/jobs/{id}/partial")
     async def partial(id: str) -> Response:
         job = jobs.find(id)
         if not (known := job.partial or job.result):
@@ -160,11 +98,7 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
             )
         return answer(known)
 
-    @app.get(
-        "/api/jobs/{id}/result",
-        summary="Return the result of a job.",
-        responses=result_of("The document of a page.", 404, 409, 413, 422, 500, 503),
-    )
+    @app.get("/api/jobs/{id}/result")
     async def result(id: str) -> Response:
         job = jobs.find(id)
         if job.problem is not None:
@@ -173,12 +107,7 @@ def api(service: Service, jobs: JobQueue) -> FastAPI:
             return refused(Refusal(409, f"the job is {job.state}: try again when /api/jobs/{job.id} says done"))
         return answer(job.result)
 
-    @app.delete(
-        "/api/jobs/{id}",
-        summary="Cancel a job: at once if it is waiting, otherwise at its next step.",
-        response_model=JobState,
-        responses=problems(404, 422),
-    )
+    @app.delete("/api/jobs/{id}")
     async def cancel(id: str) -> Response:
         job = jobs.find(id)
         jobs.cancel(job)
@@ -200,8 +129,8 @@ async def _failed(request: Request, problem: Exception) -> Response:
     path, status = f"{request.url.path:.80}", problem.status_code
     sentences = {
         400: "the body is not readable JSON: expected one object; see /openapi.json",
-        404: f"there is nothing at {path!r}: see GET /api for a list of routes",
-        405: f"{path!r} does not accept {request.method:.20}: see GET /api for a list of routes",
+        404: f"there is nothing at {path!r}: see /openapi.json for the routes",
+        405: f"{path!r} does not accept {request.method:.20}: see /openapi.json for the routes",
     }
     return refused(Refusal(status, sentences.get(status, HTTPStatus(status).phrase)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from attnflow.server.api import api
 from attnflow.server.guard import WILDCARDS, Guard, authorities
@@ -51,9 +49,8 @@ class Server(uvicorn.Server):
         # Errors in the app go to our own log, and a client that disconnects is not an error
         super().__init__(
             uvicorn.Config(
-                guard, loop="asyncio", http=_bounded(limits.header_seconds), ws="none", lifespan="off", log_config=None,
-                log_level="critical", access_log=False, proxy_headers=False, server_header=False,
-                timeout_graceful_shutdown=2,
+                guard, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None, log_level="critical",
+                access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2,
             )
         )  # fmt: skip
 
@@ -66,27 +63,6 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.jobs.stop()
         await super().shutdown(sockets)
-
-
-def _bounded(seconds: float) -> type[H11Protocol]:
-    """Return a uvicorn protocol that closes a connection if the headers of its next request take longer than `seconds`."""
-
-    class Bounded(H11Protocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.loop.call_later(seconds, self.close_if_waiting, None)
-
-        def on_response_complete(self) -> None:
-            last = self.cycle
-            super().on_response_complete()  # starts the next request if it has already arrived
-            self.loop.call_later(seconds, self.close_if_waiting, last)
-
-        def close_if_waiting(self, last: object) -> None:
-            """Close the connection if no request has followed `last`."""
-            if self.cycle is last and not self.transport.is_closing():
-                self.transport.close()
-
-    return Bounded
 
 
 def run(models: Sequence[Served], limits: Limits, host: str, sock: socket.socket, say: Say, browser: bool) -> None:

@@ -13,7 +13,7 @@ class Limits:
     """Maximum sizes of requests, and of what the server keeps.
 
     tokens: per text. queue: waiting requests. image_bytes, pixels: per image.
-    header_seconds, body_seconds: time for the headers and then the body to arrive.
+    body_seconds: time for the body to arrive.
     finished, finished_seconds, finished_bytes: number, age and total size of finished jobs to keep.
     traces, trace_bytes: number and total size of traces to keep.
     answers: number of answers to keep, with the caches of their prompts.
@@ -23,7 +23,6 @@ class Limits:
     queue: int = 32
     image_bytes: int = 8 << 20
     pixels: int = 1 << 24
-    header_seconds: float = 10.0
     body_seconds: float = 20.0
     finished: int = 64
     finished_seconds: float = 600.0

@@ -55,7 +55,7 @@ def served(name: str, model: Model) -> Served:
         try:
             from PIL import Image
         except ImportError:
-            raise InputError("images need pillow: pip install 'attnflow[images]'") from None
+            raise InputError("images need pillow: pip install 'attnflow[models]'") from None
         model.trace(Image.new("RGB", (64, 64), "grey"))
         return Served(name, model, "image")
     if getattr(model.config, "is_encoder_decoder", False):

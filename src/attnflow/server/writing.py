@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from attnflow.answer import Answer
-from attnflow.answering import Watch
 from attnflow.capture.chat import has_template
 from attnflow.capture.generate import is_writer
 from attnflow.capture.prompt import read_prompt
@@ -17,7 +18,6 @@ from attnflow.server.limits import Refusal
 from attnflow.server.queue import Job
 from attnflow.server.recent import Recent
 from attnflow.server.wire import AnswerRequest, LeaveOutRequest, encoded
-from attnflow.source_methods import METHOD
 from attnflow.view.answer_page import document_of
 
 UNIT = "sentence"
@@ -39,7 +39,7 @@ def can_answer(model: Model) -> bool:
 
 
 def answered(model: Model, request: AnswerRequest, most: int, answers: Recent[Answer], job: Job) -> Answer:
-    """Return the answer to a request, from the cache if possible. While the model writes, the job publishes partial pages.
+    """Return the answer to a request, from the cache if possible. While the model writes, the job publishes the text.
 
     most: maximum number of tokens of prompt and answer together.
     """
@@ -62,7 +62,7 @@ def answered(model: Model, request: AnswerRequest, most: int, answers: Recent[An
         if request.answer is not None:
             return model.answer(prompt, answer=request.answer)
         room = min(request.tokens, most - count)
-        return _unbound(model.answer(prompt, max_new_tokens=room, progress=job.progress, watch=_publisher(job)))
+        return _unbound(model.answer(prompt, max_new_tokens=room, progress=job.progress, streamer=_Stream(model, job)))
 
     answer = answers.get(key, make)
     _check_room(count, len(answer.ids), most)
@@ -78,9 +78,9 @@ def _check_room(prompt: int, answer: int, most: int) -> None:
         )
 
 
-def page_of(answer: Answer, method: str | None = None) -> dict[str, Any]:
-    """Return the document of an answer's page. method: None selects the recommended method for each unit."""
-    return document_of(answer, UNIT, method=method)
+def page_of(answer: Answer) -> dict[str, Any]:
+    """Return the document of an answer's page."""
+    return document_of(answer, UNIT)
 
 
 def without(answer: Answer, request: LeaveOutRequest) -> dict[str, float]:
@@ -95,9 +95,24 @@ def without(answer: Answer, request: LeaveOutRequest) -> dict[str, float]:
     return {"fall": float(left.row()[0]), "logProbability": float(left.provenance["log_probability"])}
 
 
-def _publisher(job: Job) -> Watch:
-    # answer rows only: fading needs a backward pass for every token so far, which would delay the writing
-    return lambda answer: job.publish(encoded(page_of(answer, METHOD)))
+class _Stream:
+    """A streamer for transformers that publishes the text so far. The first tokens that it gets are the prompt."""
+
+    def __init__(self, model: Model, job: Job) -> None:
+        self.model, self.job = model, job
+        self.ids: list[int] | None = None
+
+    def put(self, ids: Tensor) -> None:
+        if self.ids is None:
+            self.ids = []
+            return
+        self.ids += ids.flatten().tolist()
+        if self.model.tokenizer is not None:
+            text = self.model.tokenizer.decode(self.ids, skip_special_tokens=True)
+            self.job.publish(encoded({"text": text}))
+
+    def end(self) -> None:
+        """Required by transformers."""
 
 
 def _unbound(answer: Answer) -> Answer:

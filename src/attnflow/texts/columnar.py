@@ -1,11 +1,10 @@
-"""Parquet and Arrow tables, read from any row in small batches."""
+"""Parquet tables, read from any row in small batches."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate
-from types import ModuleType
 from typing import Any
 
 from attnflow.errors import InputError
@@ -17,20 +16,22 @@ ROWS = 256
 
 
 class Table:
-    """An open Parquet or Arrow table. It keeps the last batch. begin: as for `Lines`."""
+    """An open Parquet table. It keeps the last batch. begin: as for `Lines`."""
 
     begin = (0, 0)
 
     def __init__(self, file: File, corpus: Corpus) -> None:
-        pa, _ = arrow(file.kind)
+        pa, pq = arrow(file.kind)
         self.pa = pa
         self.file = file
-        self.groups = [0]  # rows at which reading can begin
         with reading(file):
             path = checked(file)
-            self.content: Any = self._parquet(path) if file.kind == "parquet" else self.pa.memory_map(path)
+            # by default pyarrow reads whole columns of a row group, which may be the whole file
+            self.content: Any = pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False)
             try:
-                schema = self.content.schema_arrow if file.kind == "parquet" else _reader(pa, self.content).schema
+                metadata, schema = self.content.metadata, self.content.schema_arrow
+                counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+                self.groups = list(accumulate(counts[:-1], initial=0))  # rows at which reading can begin
                 self.names = columns(schema.names, corpus, file)
                 for name in self.names[:2]:
                     kind = None if name is None else schema.types[schema.names.index(name)]
@@ -86,15 +87,9 @@ class Table:
         if self.answer is not None:
             answers = [value or "" for value in self._strings(rows.column(rows.schema.names.index(self.answer)))]
         return [
-            Text(plain(i) if i else self._place(row + number), t, p, None, answer)
+            Text(plain(i) if i else f"{self.file.name}:{row + number + 1}", t, p, None, answer)
             for number, (i, t, p, answer) in enumerate(zip(ids, self._strings(text), pairs, answers, strict=True))
         ]
-
-    def _place(self, row: int) -> str:
-        """Return the id of a row that has none."""
-        if self.file.split:
-            return f"{self.file.split}[{self.file.before + row}]"
-        return f"{self.file.name}:{row + 1}"
 
     def _strings(self, values: Any) -> list[str | None]:
         """Decode each value separately, so that broken bytes affect only their own row."""
@@ -104,7 +99,6 @@ class Table:
         kinds = (self._textual, types.is_null, types.is_binary, types.is_large_binary)
         if not any(of(values.type) for of in kinds):
             return [None if value is None else str(value) for value in values.to_pylist()]
-        # large, because an Arrow batch may exceed 2 GiB, and a slice keeps its offsets
         data = values.cast(self.pa.large_binary()).to_pylist()
         return [None if value is None else decoded(value) for value in data]
 
@@ -114,14 +108,6 @@ class Table:
             kind = kind.value_type
         view = getattr(types, "is_string_view", None)  # since pyarrow 16
         return bool(types.is_string(kind) or types.is_large_string(kind) or (view is not None and view(kind)))
-
-    def _parquet(self, path: str) -> Any:
-        _, pq = arrow()
-        # by default pyarrow reads whole columns of a row group, which may be the whole file
-        parquet = pq.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False)
-        counts = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
-        self.groups = list(accumulate(counts[:-1], initial=0))
-        return parquet
 
     def labelled(self) -> Generator[tuple[Text, dict[str, str | None]]]:
         """Yield all texts, each with the other cells of its row that are text, whole numbers or truth values."""
@@ -144,35 +130,13 @@ class Table:
     def _from(self, group: int, also: Sequence[str] = ()) -> Iterator[Any]:
         """Yield batches of the text columns and of some others."""
         names = list(dict.fromkeys(name for name in (*self.names, self.answer, *also) if name is not None))
-        if self.file.kind == "parquet":
-            groups = range(group, self.content.num_row_groups)
-            yield from self.content.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False)
-            return
-        reader = _reader(self.pa, self.content, sorted(self.schema.names.index(name) for name in names))
-        if hasattr(reader, "num_record_batches"):
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
-        else:
-            yield from reader
-
-
-def _reader(pa: ModuleType, content: Any, fields: Sequence[int] | None = None) -> Any:
-    """Return a reader of an Arrow file, which may have the stream or the file format."""
-    options = pa.ipc.IpcReadOptions(**({} if fields is None else {"included_fields": list(fields)}))
-    content.seek(0)
-    seekable = content.read(6) == b"ARROW1"
-    content.seek(0)
-    return (pa.ipc.open_file if seekable else pa.ipc.open_stream)(content, options=options)
+        groups = range(group, self.content.num_row_groups)
+        yield from self.content.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False)
 
 
 def read_table(file: File) -> list[dict[str, Any]]:
     """Return all rows of a table, with all columns."""
-    pa, parquet = arrow(file.kind)
-    rows: list[dict[str, Any]]
+    _, parquet = arrow(file.kind)
     with reading(file):
-        if file.kind == "parquet":
-            rows = parquet.read_table(checked(file)).to_pylist()
-        else:
-            with pa.memory_map(checked(file)) as content:
-                rows = _reader(pa, content).read_all().to_pylist()
+        rows: list[dict[str, Any]] = parquet.read_table(checked(file)).to_pylist()
     return rows

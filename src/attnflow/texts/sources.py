@@ -1,33 +1,25 @@
-"""The files of an input: a file, a folder or a Hugging Face dataset; and what all readers share."""
+"""The files of an input, a file or a folder; and what all readers share."""
 
 from __future__ import annotations
 
-import bz2
 import gzip
-import json
 import lzma
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, cast
 
 from attnflow.errors import InputError
-from attnflow.files import arrow
 
 LINES = {".txt": "txt", ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-TABLES = {".parquet": "parquet", ".arrow": "arrow"}
-PACKED: Mapping[str, Callable[[str], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+PARQUET = ".parquet"
+PACKED: Mapping[str, Callable[[str], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 TEXT = ("text", "sentence", "words")
 """The usual names of a text column."""
-KNOWN = f"{', '.join(LINES)} (each also {', '.join(PACKED)}), {', '.join(TABLES)}"
-
-SAVED = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
-"""The files that mark a folder written by save_to_disk of Hugging Face datasets: several splits, or one."""
+KNOWN = f"{', '.join(LINES)} (each also {', '.join(PACKED)}), {PARQUET}"
 
 
 class Text(NamedTuple):
@@ -56,18 +48,13 @@ class File:
 
     path: absolute, since workers may run elsewhere.
     name: used in ids and messages.
-    packed: .gz, .xz, .bz2 or nothing.
-    split: of a Hugging Face dataset. Row ids then count from 0 through all files of the dataset: `train[17]`, or
-        `dataset[17]` if it has no splits.
-    before: rows of the dataset in earlier files.
+    packed: .gz, .xz or nothing.
     """
 
     path: str
     name: str
     kind: str
     packed: str = ""
-    split: str = ""
-    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,28 +77,16 @@ def open_corpus(
     id: str | None = None,
     pair: str | None = None,
     whole_files: bool = False,
-    split: str | None = None,
     answer: str | None = None,
 ) -> Corpus:
-    """Find the files of an input: a file, a folder, or a Hugging Face dataset, saved or on the hub (hf://…).
+    """Find the files of an input, a file or a folder. No text is read yet.
 
-    No text is read yet.
     text, id, pair: column names; by default the usual names of texts, and "id" if there is one.
     whole_files: treat each .txt file as one text instead of one per line.
-    split: of a dataset.
     answer: the column with the answers, if any.
     """
     path = os.fspath(path)
-    if path.startswith("hf:"):
-        files = _of_hub(path, split)
-    elif any(all((Path(path) / name).is_file() for name in names) for names in SAVED):
-        files = _saved(Path(path), split)
-    elif split is not None:
-        raise InputError(
-            f"split={split!r} selects a split of a Hugging Face dataset, which {path!r} is not: leave it out"
-        )
-    else:
-        files = _files(Path(path))
+    files = _files(path)
     lines = next((file for file in files if file.kind == "txt"), None)
     if whole_files and lines is None:
         raise InputError(f"whole_files=True applies to .txt files, and there are none in {path!r}: leave it out")
@@ -129,24 +104,25 @@ def file_of(path: Path, name: str) -> File | None:
     *_, last, end = "", "", *(suffix.lower() for suffix in PurePath(name).suffixes)
     if end in PACKED:
         return File(str(path.absolute()), plain(name), LINES[last], end) if last in LINES else None
-    kind = (LINES | TABLES).get(end)
+    kind = (LINES | {PARQUET: "parquet"}).get(end)
     return None if kind is None else File(str(path.absolute()), plain(name), kind)
 
 
-def _files(path: Path) -> tuple[File, ...]:
-    if path.is_dir():
-        below = sorted(_below(path))
-        files = tuple(file for name in below if (file := file_of(path / name, name)) is not None)
+def _files(path: str) -> tuple[File, ...]:
+    top = Path(path)
+    if top.is_dir():
+        below = sorted(_below(top))
+        files = tuple(file for name in below if (file := file_of(top / name, name)) is not None)
         if not files:
-            raise InputError(f"the folder {str(path)!r} contains no file to read: expected files that end in {KNOWN}")
+            raise InputError(f"the folder {path!r} contains no file to read: expected files that end in {KNOWN}")
         return files
-    if not path.exists():
+    if not top.exists():
         raise InputError(
-            f"there is no file or folder {str(path)!r}: expected a file that ends in {KNOWN}, or a folder of such files"
+            f"there is no file or folder {path!r}: expected a file that ends in {KNOWN}, or a folder of such files"
         )
-    file = file_of(path, path.name)
+    file = file_of(top, top.name)
     if file is None:
-        raise InputError(f"{str(path)!r}: expected a file that ends in {KNOWN}")
+        raise InputError(f"{path!r}: expected a file that ends in {KNOWN}")
     return (file,)
 
 
@@ -173,93 +149,6 @@ def _below(folder: Path) -> Iterator[str]:
         for name in names:
             if name[0] not in "._":
                 yield (here / name).relative_to(folder).as_posix()
-
-
-def _saved(folder: Path, split: str | None) -> tuple[File, ...]:
-    """Return the Arrow files written by save_to_disk of Hugging Face datasets."""
-    top, below = folder, ""
-    try:
-        if (folder / "dataset_dict.json").is_file():
-            names = json.loads((folder / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
-            below = _split(names, split, str(folder)) + "/"
-            folder = folder / below
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        files = [str(entry["filename"]) for entry in state["_data_files"]]
-    except InputError:
-        raise
-    except Exception as e:  # missing or garbled files raise anything
-        raise InputError(
-            f"{str(folder)!r} is not a readable dataset ({type(e).__name__}: {first_line(e)}): save it again with "
-            "save_to_disk"
-        ) from None
-    own = below[:-1] or state.get("_split") or ""
-    if not below and split is not None:
-        _split([own] if own else [], split, str(folder))
-    if state.get("_indices_data_files"):
-        raise InputError(
-            f"{str(folder)!r} is a selection of rows, stored as indices: call flatten_indices() before save_to_disk"
-        )
-    return _numbered([File(str((top / below / name).absolute()), plain(below + name), "arrow") for name in files], own)
-
-
-def _numbered(files: Sequence[File], split: str) -> tuple[File, ...]:
-    """Return the files of a dataset with the row number at which each starts."""
-    befores = accumulate(map(_rows_of, files[:-1]), initial=0)
-    return tuple(
-        replace(file, split=plain(split or "dataset"), before=n) for file, n in zip(files, befores, strict=False)
-    )
-
-
-def _split(names: Sequence[str], split: str | None, path: str) -> str:
-    listed = ", ".join(map(repr, names))
-    if split is None:
-        if len(names) == 1:
-            return names[0]
-        raise InputError(f"{path!r} has {len(names)} splits: choose one of {listed} with split=")
-    if split not in names:
-        advice = f"expected one of {listed}" if names else "it has none, so leave it out"
-        raise InputError(f"{path!r} has no split {split!r}: {advice}")
-    return split
-
-
-def _of_hub(path: str, split: str | None) -> tuple[File, ...]:
-    match = re.fullmatch(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/([^/]+))?", path)
-    if match is None:
-        raise InputError(
-            f"{path!r} does not name a dataset: expected hf://datasets/OWNER/NAME, optionally followed by @REVISION "
-            "or /CONFIG"
-        )
-    name, revision, config = match.groups()
-    return hub_files(path, name, config, revision, split)
-
-
-def hub_files(path: str, name: str, config: str | None, revision: str | None, split: str | None) -> tuple[File, ...]:
-    """Return the Arrow files of a hub dataset from the cache of load_dataset, downloading them if needed."""
-    try:
-        import datasets
-    except ImportError:
-        raise InputError(f"{path!r} needs Hugging Face datasets: pip install datasets") from None
-    try:
-        dataset: Any = datasets.load_dataset(name, config, revision=revision, split=split)
-    except Exception as e:  # the hub, the network and the formats raise anything
-        raise InputError(f"{path!r} cannot be loaded: {first_line(e)}") from None
-    if isinstance(dataset, dict):
-        dataset = dataset[_split([str(name) for name in dataset], None, path)]
-    own = [Path(entry["filename"]) for entry in dataset.cache_files]
-    files = _numbered([File(str(p.absolute()), plain(p.name), "arrow") for p in own], str(dataset.split or ""))
-    rows = files[-1].before + _rows_of(files[-1]) if files else 0
-    if rows != len(dataset):
-        raise InputError(
-            f"{path!r} with the split {split!r} has {len(dataset):,} of the {rows:,} rows in its files: expected a "
-            "whole split; to use only its first texts, give samples="
-        )
-    return files
-
-
-def _rows_of(file: File) -> int:
-    pa, _ = arrow("arrow")
-    with reading(file), pa.memory_map(checked(file)) as content:
-        return sum(batch.num_rows for batch in pa.ipc.open_stream(content))
 
 
 @contextmanager

@@ -8,19 +8,18 @@ from pathlib import Path
 
 from attnflow.errors import InputError
 from attnflow.texts.columnar import read_table
-from attnflow.texts.sources import KNOWN, PACKED, TABLES, File, file_of, plain
+from attnflow.texts.sources import KNOWN, PACKED, File, file_of, plain
 from attnflow.texts.text_files import Broken, Lines, Row
 
 
 def read_rows(path: str | Path, kind: str | None = None, quoting: int | None = None) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a table, each with its place for messages.
 
-    kind: "csv", "tsv", "jsonl", "parquet", "arrow", or "txt", which has one column, text; by default chosen by the file
-        extension.
+    kind: "csv", "tsv", "jsonl", "parquet", or "txt", which has one column, text; by default chosen by the file extension.
     quoting: for csv and tsv, as in Python's csv module.
     """
     file = _file(Path(path), kind)
-    if file.kind in TABLES.values():
+    if file.kind == "parquet":
         yield from ((f"{file.name}, row {number}", row) for number, row in enumerate(read_table(file), 1))
         return
     with closing(Lines(file, quoting=quoting)) as lines:

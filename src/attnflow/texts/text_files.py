@@ -30,9 +30,6 @@ from attnflow.texts.sources import (
 LONGEST = 1 << 24
 """The most bytes of a line, or characters of a cell; longer ones become rows with a problem, to bound memory."""
 
-BLOCK = 1 << 20
-"""Bytes of lines that are read together."""
-
 HEAD = 100
 """How many objects of a jsonl file are searched for a column, because null columns may be omitted."""
 
@@ -60,7 +57,6 @@ class Lines:
         self.file = file
         self.corpus = corpus
         self.whole = corpus is not None and corpus.whole_files and file.kind == "txt"
-        self.plain = file.kind == "txt" and not self.whole  # each line is a text
         self.text: str = TEXT[0]
         self.pair: str | None = None
         self.id: str | None = None
@@ -98,67 +94,6 @@ class Lines:
         """Yield texts from there on, each with its offset and line. row: of the first, for ids."""
         for number, (at, line_of_row, cells) in enumerate(self.rows(offset, line), row):
             yield at, line_of_row, self._text(cells, number, line_of_row)
-
-    def count(self, start: int, end: int) -> tuple[int, int, int]:
-        """Count the lines that begin at bytes from start to end, in a file that can be divided.
-
-        Returns the offset of the first line, the number of rows, and the number of lines.
-        end: at most the end of the file.
-        """
-        with reading(self.file):
-            first = self.begin[0] if start <= self.begin[0] else self._next_line(start - 1, end - 1)
-            if first is None or first >= end:
-                return end, 0, 0
-            self.stream.seek(first)
-            if self.file.kind == "txt":
-                lines = 1 + sum(data.count(b"\n") for data in self._bytes(end - 1 - first))
-                return first, lines, lines
-            offset, rows, lines = first, 0, 0
-            for raw, size in _lines(self.stream):
-                rows, lines, offset = rows + (size != len(raw) or bool(raw.strip())), lines + 1, offset + size
-                if offset >= end:
-                    break
-            return first, rows, lines
-
-    def _next_line(self, start: int, end: int) -> int | None:
-        """Return where the next line begins, if a line ends between these bytes."""
-        self.stream.seek(start)
-        for data in self._bytes(end - start):
-            at = data.find(b"\n")
-            if at >= 0:
-                return start + at + 1
-            start += len(data)
-        return None
-
-    def _bytes(self, size: int) -> Iterator[bytes]:
-        """Yield `size` bytes, a few at a time."""
-        while size > 0 and (data := self.stream.read(min(size, BLOCK))):
-            yield data
-            size -= len(data)
-
-    def blocks(self, offset: int) -> Generator[bytes]:
-        """Yield the bytes from there on, about a MiB at a time.
-
-        Blocks end with a line, or inside one that is too long.
-        """
-        with reading(self.file):
-            self.stream.seek(offset)
-            while data := self.stream.read(BLOCK):
-                yield data if data.endswith(b"\n") else data + self.stream.readline(LONGEST + 2)
-
-    def plain_lines(self, offset: int, row: int, size: int) -> tuple[list[str], list[str]]:
-        """Return ids and texts of `size` bytes of a .txt file; they must be complete lines, none too long."""
-        with reading(self.file):
-            self.stream.seek(offset)
-            data = self.stream.read(size)
-        texts = decoded(data).split("\n")
-        end = texts.pop()  # the last line of the file has no line end
-        if b"\r" in data:
-            texts = [text.removesuffix("\r") for text in texts]
-        if end:
-            texts.append(end)
-        name = self.file.name
-        return [f"{name}:{number}" for number in range(row + 1, row + len(texts) + 1)], texts
 
     def labelled(self) -> Generator[tuple[Text, Row]]:
         """Yield all texts, each with the other cells of its row; without cells if the row cannot be read."""
@@ -281,16 +216,6 @@ class Lines:
         at = self.names.index(self.id)
         first = min(self.names.index(name) for name in (self.text, self.pair) if name is not None)
         return Broken(reason, cells[at] if at < first or len(cells) < len(self.names) else None)
-
-
-def can_be_cut(file: File, corpus: Corpus) -> bool:
-    """Return whether each row is a line and the file is not compressed, so that reading can begin at any line."""
-    return not file.packed and (file.kind == "jsonl" or (file.kind == "txt" and not corpus.whole_files))
-
-
-def is_too_long(size: int) -> bool:
-    """Return whether a line of `size` bytes, line end included, is too long."""
-    return size > LONGEST + 2
 
 
 def _cell(value: Any) -> str:

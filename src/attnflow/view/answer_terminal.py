@@ -185,13 +185,6 @@ class AnswerSheet:
                 yield Text(f"{value:.3f}  {bar(value / most, BAR_CELLS, screen):<{BAR_CELLS}} {name}", no_wrap=True)
         rest = patches.size - len(order)
         yield Text(f"{patches.sum() - patches.ravel()[order].sum():.3f}  on {rest:,} other patches", style="dim")
-        if answer.visual_sinks and answer.picture is not None:
-            names = [answer.picture.name(i).removeprefix("image, ") for i in answer.visual_sinks]
-            others = f" and {len(names) - PLACES} more" if len(names) > PLACES else ""
-            yield Text(
-                f"Sinks in the image, which receive attention for every question: {'; '.join(names[:PLACES])}{others}",
-                style="dim",
-            )
 
     def _name(self, unit: int) -> str:
         """Return the text of a unit in one line. For a token, return its characters, not the tokenizer's spelling."""

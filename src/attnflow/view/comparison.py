@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from attnflow._arrays import FloatArray
-    from attnflow.capture.passes import Prediction, Residual
+    from attnflow.capture.passes import Prediction
     from attnflow.model import Model
     from attnflow.result import TokenAttention
     from attnflow.trace import Trace
@@ -223,7 +223,7 @@ def compare(
     layer: int = -1,
     words: bool = False,
     special: bool = True,
-    residual: Residual = 0.5,
+    residual: float = 0.5,
     sinks: str = "keep",
     target: str | None = None,
     truncate: bool = False,

@@ -18,8 +18,6 @@ from attnflow.errors import InputError
 from attnflow.reliability import percent
 from attnflow.result import TokenAttention
 from attnflow.result_files import plain_numbers
-from attnflow.seconds import Span
-from attnflow.source_methods import SPOKEN
 from attnflow.trace_results import Chosen, natural
 from attnflow.view import came_from
 from attnflow.view.came_from import causal
@@ -28,12 +26,10 @@ from attnflow.view.page_notes import explaining, notes_of
 from attnflow.view.packing import packed, precise, rounded, table
 
 if TYPE_CHECKING:
-    from attnflow.capture.sound import Sound
     from attnflow.selection import Query
     from attnflow.trace import Trace
 
 Progress = Callable[[str, int, int], None]
-Seconds = Sequence[Span | None]
 
 EXACT = 600_000
 """Maximum number of weights stored as float32: 223 tokens in 12 layers."""
@@ -53,17 +49,14 @@ SEVERAL = 32
 LONGEST = 2048
 """Longest text with flow; for longer ones it would take minutes."""
 
-LONGEST_SOUND = 512
-"""The same for sounds, whose nearly uniform attention makes flow slow to solve."""
+LONGEST_FRAMES = 512
+"""The same for positions that are no text, such as frames of a sound, whose nearly uniform attention is slow to solve."""
 
 CERTIFIED = 5
 """Number of the strongest words with the paths and the cut of their flow, at every layer up to `EXACT` weights."""
 
 HEADS = 150_000
 """Maximum number of weights of single heads."""
-
-COLUMNS = 240
-"""Number of time bins of a row over a sound; a browser shades no finer."""
 
 UNITS = ("subwords", "words")
 
@@ -95,9 +88,6 @@ def of_trace(
     """
     if not hasattr(trace, "steps"):
         raise InputError(f'a page of a {type(trace).__name__}: expected a trace with a graph (memory="graph")')
-    spoken = _spoken(trace)
-    if spoken is not None and query is None:
-        query = spoken.queries[0] - 1  # the position that writes the first word
     pooled = trace.pooled if query is None else None
     if pooled is not None and pooled.refusal:
         raise InputError(f"{pooled.refusal}: give query=, a position or a token")
@@ -115,7 +105,7 @@ def of_trace(
     left_out: list[str] = []
     units: dict[str, Any] = {"subwords": _unit(trace)}
     traces = {"subwords": trace}
-    if trace.patches is None and trace.picture is None and trace.sound is None and _has_words(trace):
+    if trace.patches is None and trace.picture is None and _has_words(trace):
         traces["words"] = trace.words()
         units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
     methods: dict[str, Any] = {name: {"flow": None} for name in units}
@@ -154,7 +144,6 @@ def of_trace(
         causal=causal(trace),
         picture=None if trace.picture is None else asdict(trace.picture),
         image=None if image is None else packed(np.ascontiguousarray(image, np.uint8)),
-        sound=None if trace.sound is None else _sound_of_trace(trace, trace.sound, spoken),
         residual=residual,
         layers=layers,
         ends=list(trace.ends),
@@ -204,49 +193,11 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
     return {
         "format": "attnflow-page", "version": 1, "text": of.text, "model": dict(of.provenance), "prediction": None,
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "picture": None,
-        "image": None, "sound": None,
+        "image": None,
         "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
         "methods": {}, "flows": [], "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None,
         "notes": {}, "reliability": {}, "leftOut": [], "pooled": None, "state": {}, **more,
     }  # fmt: skip
-
-
-def _spoken(trace: Trace) -> TokenAttention | None:
-    """Return when the words of a transcript were spoken; None without a transcript."""
-    try:
-        return None if trace.sound is None else trace.spoken()
-    except InputError:
-        return None
-
-
-def _sound_of_trace(trace: Trace, sound: Sound, spoken: TokenAttention | None) -> dict[str, Any]:
-    # the position before a word writes it
-    places = [] if spoken is None else [trace.first_query + query - 1 for query in spoken.queries]
-    known = _sound(sound.spans, trace.special, spoken, places)
-    return {**known, "duration": sound.duration, "envelope": [list(pair) for pair in sound.envelope]}
-
-
-def _sound(
-    spans: Seconds, special: Sequence[bool], spoken: TokenAttention | None, places: Sequence[int]
-) -> dict[str, Any]:
-    """Return the entry of a sound: the seconds of positions, and the words of its transcript with their rows.
-
-    places: the positions that write the words, as the page counts them.
-    """
-    ends = [span[1] for span, mark in zip(spans, special, strict=False) if span is not None and not mark]
-    words: list[dict[str, Any]] = []
-    if spoken is not None:
-        rows = spoken.over_time(min(COLUMNS, len(spans)))[1][-1]
-        for word, query, place, row in zip(spoken.query_tokens, spoken.queries, places, rows, strict=True):
-            where = spoken.stretch(query)._asdict()
-            words.append({"word": word, "query": place, **where, "row": row.round(6).tolist()})
-    return {
-        "duration": max(ends),
-        "end": max(ends),
-        "envelope": [],
-        "spans": [None if span is None else list(span) for span in spans],
-        "words": words,
-    }
 
 
 def _of_sentences(result: TokenAttention) -> dict[str, Any]:
@@ -269,7 +220,7 @@ def _values_of(result: TokenAttention, groups: Sequence[Sequence[int]] | None) -
 
 def _longest(trace: Trace) -> int:
     """Return the maximum number of positions for flow."""
-    return LONGEST if trace.sound is None else LONGEST_SOUND
+    return LONGEST if trace.text or trace.patches is not None else LONGEST_FRAMES
 
 
 def _weights(trace: Trace, count: int, left_out: list[str]) -> dict[str, Any] | None:
@@ -325,18 +276,12 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
     """Return the document of values without a graph: from a file, one head, or a trace in linear memory."""
     values = {**table(result), "queries": list(range(len(result.queries)))}
     highest = [*([[]] * (len(result.layers) - 1)), list(result.reliability)]
-    residual = result.provenance.get("residual", 0.5)
     return _document(
         result,
         units={"subwords": _unit(result)},
         queries=list(result.query_tokens),
         image=None if result.image is None else packed(np.ascontiguousarray(result.image, np.uint8)),
-        sound=_sound(
-            result.seconds, result.special, result if result.method == SPOKEN else None, range(len(result.queries))
-        )
-        if result.seconds
-        else None,
-        residual=0.5 if residual == "measured" else residual,  # there is no graph to apply it to
+        residual=result.provenance.get("residual", 0.5),
         layers=list(result.layers),
         methods={"subwords": {"flow": None, result.method: values}},
         reliability={"subwords": {"query": None, "notes": {result.method: highest}}},
@@ -391,8 +336,7 @@ def _flows(
     n = len(trace.tokens)
     size = trace.steps[trace.ends[-1]].weights.shape[0] - trace.first_query
     if n > _longest(trace):
-        kind = "tokens" if trace.sound is None else "positions of a sound"
-        left_out.append(f"Flow is left out: it takes minutes for {n:,} {kind}.")
+        left_out.append(f"Flow is left out: it takes minutes for {n:,} {'tokens' if trace.text else 'positions'}.")
         return None
     whole = len(layers) * size * n <= PAIRS
     if not whole and len(chosen) > SEVERAL:

@@ -75,8 +75,8 @@ def explain(
 
 def traced(model: Model, text: Any, target: str | None = None, truncate: bool = False) -> Trace:
     """Trace a text for a page, with single heads if the page has room for them."""
-    keep = not model.hears  # one second of sound has as many positions as a paragraph
-    texts = (text,) if isinstance(text, str) and not model.hears else text if isinstance(text, tuple) else ()
+    keep = True
+    texts = (text,) if isinstance(text, str) else text if isinstance(text, tuple) else ()
     parts = tuple(part for part in texts if isinstance(part, str))  # the other part of a pair may be an image
     if model.tokenizer is not None and unusable(model.tokenizer, parts, None) is None:  # otherwise `trace` raises
         n = sum(len(model.tokenizer(part, verbose=False)["input_ids"]) for part in parts)

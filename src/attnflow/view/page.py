@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from attnflow.errors import InputError
 from attnflow.files import write_whole
-from attnflow.method_table import FOLLOWED
+from attnflow.method_table import LAYERED
 from attnflow.view import document
 
 if TYPE_CHECKING:
     from attnflow.result import TokenAttention
     from attnflow.selection import Query
     from attnflow.trace import Trace
-    from attnflow.view.pair import Pair
 
 WEB = Path(__file__).parent / "web"
 """A script and a style sheet for each kind of page; `make web` bundles them from the sources in web/."""
@@ -54,15 +53,6 @@ class Page:
         """Write a .html file. The write is atomic."""
         write_file(path, self.html())
 
-    def beside(self, other: Page) -> Pair:
-        """Return a page that compares this page with another, aligned word by word: two texts, or two models on one text.
-
-        model.explain("It was not good.").beside(model.explain("It was good.")).save("pair.html")
-        """
-        from attnflow.view.pair import Pair
-
-        return Pair(self, other)
-
     def notebook_html(self) -> str:
         """Return the page in a frame for a notebook cell."""
         return framed(self.html())
@@ -80,13 +70,11 @@ def of_result(result: TokenAttention) -> Page:
     """Return the page of the trace that a result came from, opened at the result; without a trace, of its values only.
 
     The page also has only the values if it would compute different ones from the trace: if they are normalised, start above
-    the input, use a measured residual weight, a receptive field or moved sinks, or are of layers with other positions than
-    the last.
+    the input, use a receptive field or moved sinks, or are of layers with other positions than the last.
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
-    other = other or any(recipe.get(name) for name in ("sinks", "receptive_field"))
-    other = other or recipe.get("residual") == "measured" or result.method not in FOLLOWED
+    other = other or recipe.get("sinks") or recipe.get("receptive_field") or result.method not in LAYERED
     if trace is None or other or not set(result.layers) <= set(document.shown_layers(trace)):
         return Page(document.of_result(result))
     selected = {
@@ -107,7 +95,7 @@ def of_weights(
     query: Query = None,
     residual: float = 0.5,
 ) -> Page:
-    """Return the page of attention weights ``[layer, head, query, key]``, without a model.
+    """Return the page of attention weights ``[layer, head, query, key]`` of one text, or of transformers' tuple for it.
 
     tokens: names of the positions; by default, numbers.
     text: the text that they come from.
@@ -123,6 +111,7 @@ def of_weights(
     from attnflow.trace import Trace
 
     layers = [to_numpy(layer) for layer in weight_layers(weights)]
+    layers = [layer[0] if layer.ndim == 4 and len(layer) == 1 else layer for layer in layers]  # a batch of one
     sizes = {layer.shape[-2:] for layer in layers}
     if len(sizes) > 1 or any(layer.ndim != 3 for layer in layers) or len(set(next(iter(sizes)))) > 1:
         raise InputError(

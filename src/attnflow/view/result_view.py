@@ -11,7 +11,6 @@ from rich.console import Console, RenderableType
 from attnflow._arrays import FloatArray
 from attnflow.errors import InputError
 from attnflow.result import TokenAttention
-from attnflow.source_methods import SPOKEN
 from attnflow.view import figure, image_figure, page, terminal
 from attnflow.view.colour import laid_over
 
@@ -28,17 +27,13 @@ class ResultView:
     def renderable(self) -> RenderableType:
         # printing in a REPL selects no query, and must not raise
         one = len(self.result.queries) == 1
-        if self.result.method == SPOKEN and not one:
-            return terminal.render_words(self.result)
         return terminal.render(self.result) if one else terminal.plain(repr(self.result))
 
     def notebook_html(self) -> str:
         return page.of_result(self.result).notebook_html()
 
     def print_row(self, query: int | str | None, layer: int, file: IO[str] | None) -> None:
-        words = self.result.method == SPOKEN and query is None and len(self.result.queries) > 1
-        shown = terminal.render_words(self.result) if words else terminal.render(self.result, query, layer)
-        Console(file=file).print(shown)
+        Console(file=file).print(terminal.render(self.result, query, layer))
 
     def overlay(self, image: Any, query: int | str | None, layer: int, alpha: float) -> FloatArray:
         return laid_over(image, self.result.on_patches()[self.result.where(query, layer)], alpha)

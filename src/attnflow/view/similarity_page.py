@@ -26,7 +26,7 @@ class SimilarityPage:
     def html(self) -> str:
         """Return the HTML file."""
         texts = [page.title_of(text["text"], 30) for text in self.document["texts"]]
-        return page.file_of(f"{' · '.join(texts)} · attnflow", self.document, "pair")
+        return page.file_of(f"{' · '.join(texts)} · attnflow", self.document, "similarity")
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .html file. The write is atomic."""

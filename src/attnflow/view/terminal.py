@@ -19,7 +19,6 @@ from attnflow.errors import InputError
 from attnflow.result import TokenAttention
 from attnflow.source_methods import ANSWER_WAYS, METHOD
 from attnflow.view.colour import RAMP, colours, ink, shares, signed_shares
-from attnflow.view.sound_lines import time_lines, word_lines
 
 if TYPE_CHECKING:
     from attnflow.view.comparison import Comparison
@@ -64,16 +63,6 @@ def render(
     """
     at = result.where(query, layer)
     return Printed(lambda screen: _lines(result, *at, screen), width)
-
-
-def render_words(result: TokenAttention, width: int | None = None) -> Printed:
-    """Lay out a result with a row per word of a transcript: a table of words and their seconds."""
-
-    def lines(screen: Screen) -> Iterator[Text]:
-        yield from heading(result, [screen.shown(method_text(result))], screen)
-        yield from word_lines(result, screen)
-
-    return Printed(lines, width)
 
 
 def visible(text: str) -> str:
@@ -157,9 +146,7 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
     method, query = screen.shown(method_text(result)), screen.shown(result.query_tokens[at_query])
     yield from heading(result, [method, *map(screen.shown, explained(result, query)), *layer], screen)
     below = against(result, row)
-    if result.seconds:
-        yield from time_lines(result, at_layer, at_query, screen)
-    elif result.patches is None:
+    if result.patches is None:
         yield _sentence(result.tokens, row, below is not None, screen)
         if screen.coloured:
             yield _legend(row if below is None else np.append(row.clip(0), 0.0), screen)
@@ -173,8 +160,7 @@ def _lines(result: TokenAttention, at_layer: int, at_query: int, screen: Screen)
             yield Text(screen.shown(f"values below 0 ({mark} on the map) go down to {low}"))
     yield from _table(result, row, below is not None, screen)
     if below is not None:
-        sign = "not in the bar" if result.seconds else "░" if screen.blocks else "-"
-        yield Text(screen.shown(f"values below 0 ({sign}) {below}"))
+        yield Text(screen.shown(f"values below 0 ({'░' if screen.blocks else '-'}) {below}"))
     if (rest := _constants(result)) is not None:
         yield Text(screen.shown(rest))
     if at_layer == len(result.layers) - 1:  # notes are about the last layer
@@ -220,9 +206,8 @@ def heading(result: TokenAttention | Comparison, names: Sequence[str], screen: S
 
 
 def of_no_layer(result: TokenAttention) -> bool:
-    """Return whether a result has no layer because it explains the answer: importance, gather() and answer rows."""
-    whole = result.method in ("gather", *ANSWER_WAYS)
-    return "answer" in result.provenance and ("edges" not in result.provenance or whole)
+    """Return whether a result has no layer because it explains the answer: importance and answer edges."""
+    return "answer" in result.provenance and ("edges" not in result.provenance or result.method in ANSWER_WAYS)
 
 
 def against(result: TokenAttention, row: FloatArray) -> str | None:
@@ -264,7 +249,6 @@ def method_text(result: TokenAttention) -> str:
     more = [f"edges {how['edges']}"] if how.get("edges") and not result.method.startswith("answer_") else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
     more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
-    more += ["residual measured"] if how.get("residual") == "measured" else []
     more += ["sinks residual"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
     more += [f"{how['unit']}s"] if how.get("unit") not in (None, "token") else []
@@ -402,8 +386,6 @@ def fronts(
 def _table(result: TokenAttention, row: FloatArray, signed: bool, screen: Screen) -> Iterator[Text]:
     """Yield the table. signed: whether values below 0 count against an answer, and are ranked by absolute value."""
     order = np.argsort(-np.abs(row) if signed else -row, kind="stable").tolist()
-    if result.seconds:  # the bar over time shows the sound
-        order = [i for i in order if result.seconds[i] is None]
     limit = min(most_listed(result), len(order))
     listed, bold = sorted(order[:limit]), set(order[:BOLD])
     if not listed:
