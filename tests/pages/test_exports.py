@@ -14,15 +14,16 @@ import pytest
 from helpers.browser import downloaded, exported, opened, screenshot, settle
 from helpers.page_cases import SENTENCE
 from helpers.page_reading import (
+    METHODS,
     Case,
     as_json,
     check_clean,
     check_drawn,
     check_numbers,
     picture,
+    view_of,
 )
 
-FIGURES = ("page", "graph", "flow")
 PANELS = {"graph": ("page", "compare", "layers", "map", "graph"), "paths": ("flow",), "heads": ("heads",)}
 
 
