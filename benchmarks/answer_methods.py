@@ -22,7 +22,6 @@ from attnflow.importance.question import outputs
 from attnflow.result import TokenAttention
 from attnflow.trace import Trace
 from benchmarks.answer_metrics import unit_scores
-from benchmarks.fading import fading_everywhere
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -186,12 +185,6 @@ def fading(model: Model, ids: list[int], answer: list[int], units: Units) -> Sco
     return Scores(tokens, by_units(tokens, units))
 
 
-def everywhere(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
-    """Score by the same for attention of all positions."""
-    tokens = fading_everywhere(model, ids, answer)
-    return Scores(tokens, by_units(tokens, units))
-
-
 def rows_and_fading(model: Model, ids: list[int], answer: list[int], units: Units) -> Scores:
     """Score by the sum of answer rows and fading on one scale, for tokens and units."""
     explained = model.answer(ids, answer=answer)
@@ -231,7 +224,6 @@ METHODS: dict[str, Method] = {
     "flow": traced(None, lambda trace, rows: trace.flow(rows, -1)),
     "gradient x input": of_tokens(gradient_times_input),
     "fading": fading,
-    "fading everywhere": everywhere,
     "answer rows and fading": rows_and_fading,
     "position": position,
     "recency": recency,

@@ -29,7 +29,6 @@ from benchmarks.answer_methods import METHODS, Method, Scores, Units, of_tokens,
 from benchmarks.answer_metrics import SINKS, mass, source_measures
 from benchmarks.command import run_command
 from benchmarks.result_lines import Meter, ResultFile, check_half
-from benchmarks.token_deletion import deletion_measures
 
 if TYPE_CHECKING:
     from attnflow.model import Model
@@ -72,13 +71,11 @@ def puzzle_item(half: str, case: Case) -> Item:
     return Item(case.kind, half, case.seed, case.ids, case.answer, case.units, measures)
 
 
-def passage_item(model: Model, half: str, passage: ablation.Passage, deletions: bool = True) -> Item:
-    """Return a passage as an item. deletions: also take measures that need a dozen passes for each method."""
+def passage_item(half: str, passage: ablation.Passage) -> Item:
+    """Return a passage as an item."""
 
     def measures(scores: Scores) -> dict[str, float]:
         result = ablation.sentence_measures(passage, scores.units)
-        if deletions:
-            result |= deletion_measures(model, passage, scores)
         return result if scores.tokens is None else {**result, SINKS: mass(scores.tokens, passage.sinks)}
 
     return Item(ablation.TASK, half, passage.seed, passage.ids, passage.answer, passage.units, measures)
@@ -92,7 +89,6 @@ def items(
     data: Path | None,
     cache: Path | None,
     part: Part,
-    deletions: bool = True,
 ) -> Iterator[Item]:
     """Yield the cases of one half of a task, and report how many the model solves."""
     if task != ablation.TASK:
@@ -109,7 +105,7 @@ def items(
         if passage is None:
             progress(f"{task}, {half}: the answer of seed {seed} is too short")
         else:
-            yield passage_item(model, half, passage, deletions)
+            yield passage_item(half, passage)
 
 
 def rivals(weights: Path | None = None) -> dict[str, Method]:
@@ -236,12 +232,6 @@ def main(
     ] = "0/1",
     cache: Annotated[Path | None, typer.Option(help="Folder that keeps cases and the truth of passages.")] = None,
     build: Annotated[bool, typer.Option(help="Only build the cases, and report how many the model solves.")] = False,
-    deletions: Annotated[
-        bool,
-        typer.Option(
-            help="For passages, also take measures that need a dozen passes per method: drops, (soft) comprehensiveness."
-        ),
-    ] = True,
     weights: Annotated[Path | None, typer.Option(help="Trained weights of the rival AT2 for this model.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.")] = None,
 ) -> None:
@@ -261,7 +251,7 @@ def main(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttentionWarning)
         halves = HALVES if half == BOTH else (half,)
-        kept = ((task, h, cases, data, cache, share, deletions) for task in wanted for h in halves)
+        kept = ((task, h, cases, data, cache, share) for task in wanted for h in halves)
         every = chain.from_iterable(items(loaded, *which) for which in kept)
         first = next(every, None)
         able = {} if build or first is None else ready(loaded, functions, list(METHODS), first)

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import attnflow as af
-from attnflow.evaluate.statistics import spearman
-from benchmarks import ablation, token_deletion
+from benchmarks import ablation
 from benchmarks.ablation import (
-    ABLATIONS,
     Passage,
     agreement,
     cached,
-    halves_of,
     measured,
     passages,
     prompt_of,
     sentence_measures,
 )
-from benchmarks.answer_methods import Scores
-from benchmarks.token_deletion import DRAWS, deletion_measures, drawn, sampled, soft, without
 from helpers.architectures import LLAMA, hf
 from helpers.small_tokenizers import byte_level
 
@@ -53,16 +46,6 @@ def passage(decoder: af.Model, tmp_path_factory: pytest.TempPathFactory) -> Pass
     result = measured(decoder, 2, texts(tmp_path_factory.mktemp("texts")))
     assert result is not None
     return result
-
-
-def test_passages_are_neighbouring_sentences(tmp_path: Path) -> None:
-    runs = texts(tmp_path)
-    assert runs == passages(tmp_path / "text.txt") and len(runs) > 15
-    numbers = [[int(line.split()[2]) for line in run] for run in runs]
-    assert all(8 <= len(own) <= 12 and own == list(range(own[0], own[0] + len(own))) for own in numbers)
-    flat = [n for own in numbers for n in own]
-    assert len(flat) == len(set(flat)), "no sentence is in two passages"
-    assert all(line.endswith("day.") for run in runs for line in run)
 
 
 def test_halves_share_no_passage(tmp_path: Path) -> None:
@@ -113,11 +96,6 @@ def test_the_truth_is_exact(decoder: af.Model, passage: Passage) -> None:
     assert [passage.falls[k] for k in shared] == pytest.approx([falls[texts_of[k]] for k in shared], abs=1e-3)
 
 
-def test_all_halves_of_few() -> None:
-    assert len(halves_of(8, 32, 1)) == 32 and len(halves_of(4, 32, 1)) == math.comb(4, 2)
-    assert halves_of(9, 32, 1) == halves_of(9, 32, 1) != halves_of(9, 32, 3)
-
-
 def test_a_passage_is_cached(decoder: af.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = texts(tmp_path)
     first = cached(decoder, 1, runs, tmp_path / "cache")
@@ -127,11 +105,6 @@ def test_a_passage_is_cached(decoder: af.Model, tmp_path: Path, monkeypatch: pyt
     assert cached(decoder, 3, runs, tmp_path / "cache") is None is cached(decoder, 3, runs, tmp_path / "cache")
     monkeypatch.setattr(ablation, "TOKENS", 19)
     assert cached(decoder, 1, runs, tmp_path / "cache") is None
-
-
-def test_a_short_answer_is_left_out(decoder: af.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ablation, "TOKENS", 4)
-    assert measured(decoder, 0, texts(tmp_path)) is None
 
 
 def made(falls: list[float], subsets: list[list[int]], kept: list[float]) -> Passage:
@@ -154,91 +127,3 @@ def test_measures_of_sentences() -> None:
     level = agreement(exact, np.ones(4))
     assert level == {"Spearman": 0.0, "LDS": 0.0, "top-1": 0.25}
     assert math.isnan(agreement(made([1.0] * 4, subsets, [1, 2, 3, 4]), truth)["Spearman"])
-
-
-def test_the_score_of_subsets_is_about_sums_of_one_size() -> None:
-    """A score that only counts sentences is worth nothing, because all subsets have the same size."""
-    draw = np.random.default_rng(0)
-    subsets = halves_of(8, 32, 0)
-    case = made(draw.normal(size=8).tolist(), subsets, draw.normal(size=32).tolist())
-    assert agreement(case, np.full(8, 0.3))["LDS"] == 0
-    scores = draw.random(8)
-    sums = np.array([sum(scores[i] for i in subset) for subset in subsets])
-    assert agreement(case, scores)["LDS"] == pytest.approx(spearman(sums, np.array(case.kept)))
-
-
-def test_verifying_more_brings_more() -> None:
-    draw = np.random.default_rng(3)
-    curves = []
-    for _ in range(40):
-        falls = draw.normal(size=10)
-        subsets = halves_of(10, 32, 0)
-        case = made(falls.tolist(), subsets, [float(falls[subset].sum()) for subset in subsets])
-        result = sentence_measures(case, np.maximum(falls + draw.normal(size=10), 0))
-        curves.append([[result[f"{name}, {n} verified"] for n in ABLATIONS] for name in ("Spearman", "top-1", "LDS")])
-    means = np.mean(curves, 0)
-    assert (np.diff(means) >= 0).all() and means[:, -1] == pytest.approx(1)
-    assert (means[:, 0] < 0.95).all()
-
-
-def test_measures_that_delete(decoder: af.Model, passage: Passage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compared with the definitions, one text at a time."""
-    draw = np.random.default_rng(1)
-    tokens = draw.random(len(passage.ids))
-    units = draw.random(len(passage.units))
-    result = deletion_measures(decoder, passage, Scores(tokens, units))
-    best = np.argsort(-units)
-    assert result["drop of top 1"] == pytest.approx(passage.falls[best[0]], abs=1e-3)
-    rest = [k for k in range(len(units)) if k not in best[:3]]
-    fall = passage.whole - log_p(decoder, kept_tokens(passage, rest), passage.answer)
-    assert result["drop of top 3"] == pytest.approx(fall, abs=1e-3)
-
-    def p(gone: Any) -> float:
-        return math.exp(log_p(decoder, without(passage, gone), passage.answer) / 20)
-
-    free = sorted(passage.free, key=lambda i: -tokens[i])
-    count = math.ceil(0.2 * len(free))
-    whole = math.exp(passage.whole / 20)
-    assert result["comprehensiveness"] == pytest.approx(whole - p(free[:count]), abs=1e-5)
-    assert result["sufficiency"] == pytest.approx(whole - p(free[count:]), abs=1e-5)
-    places = np.array(passage.free)
-    kept = drawn(tokens[places], passage.seed)
-    values = np.array([p(set(passage.free) - set(places[own].tolist())) for own in kept])
-    expected = soft(whole, 0.0, values[:DRAWS], values[DRAWS:])
-    bare = dataclasses.replace(passage, bare=-1e9)  # a text without information about the answer
-    monkeypatch.setattr(token_deletion, "LEAST_FALL", 0.0)
-    softly = deletion_measures(decoder, bare, Scores(tokens, units))
-    assert expected == pytest.approx({name: softly[name] for name in expected}, abs=1e-4)
-    alone = deletion_measures(decoder, passage, Scores(None, units))
-    assert alone == pytest.approx({name: result[name] for name in ("drop of top 1", "drop of top 3")}, abs=1e-4)
-
-
-def test_as_many_tokens_stay_for_all_methods() -> None:
-    draw = np.random.default_rng(5)
-    for case in range(30):
-        size = int(draw.integers(8, 40))
-        counts = []
-        for sparse in (0.0, 0.5, 0.95):
-            kept = drawn(draw.normal(size=size) ** 3 * (draw.random(size) > sparse), case)
-            counts.append([len(own) for own in kept])
-            for others, own in zip(kept[:DRAWS], kept[DRAWS:], strict=True):
-                assert sorted(others + own) == list(range(size))
-        assert counts[0] == counts[1] == counts[2]
-        assert all(abs(count - 0.2 * size) < 1 for count in counts[0][DRAWS:])
-
-
-def test_each_token_is_drawn_by_its_chance() -> None:
-    draw = np.random.default_rng(7)
-    chances = np.array([1.0, 0.7, 0.2, 0.1, 0.0, 0.6, 0.4])
-    hits = np.zeros(7)
-    for _ in range(4000):
-        own = sampled(chances, float(draw.random()), draw.permutation(7))
-        assert len(own) == 3
-        hits[own] += 1
-    np.testing.assert_allclose(hits / 4000, chances, atol=0.03)
-
-
-def test_soft_measures_have_bounds() -> None:
-    assert soft(0.5, 0.25, np.array([0.25]), np.array([0.5])) == {"π-Soft-NC": 1.0, "π-Soft-NS": 1.0}
-    assert soft(0.5, 0.25, np.array([0.6]), np.array([0.25])) == {"π-Soft-NC": 0.0, "π-Soft-NS": 0.0}
-    assert soft(0.5, 0.46, np.ones(1), np.ones(1)) == {} == soft(0.1, 0.2, np.ones(1), np.ones(1))

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import attnflow as af
-from benchmarks import answer_speed, answers
+from benchmarks import answers
 from benchmarks.ablation import Passage, halves_of
 from benchmarks.answer_cases import Case, Kept
 from benchmarks.answer_methods import METHODS, Scores
 from benchmarks.answer_metrics import source_measures
-from benchmarks.answer_speed import (
-    ALONE,
-    BOTH,
-    FORWARD,
-    GENERATION,
-    ON_CACHE,
-    SENTENCES,
-    SENTENCES_ALONE,
-    Speed,
-    measure,
-    model_and_prompt,
-)
-from benchmarks.answers import Part, chosen, items, part_of, passage_item, puzzle_item, ready, rivals
 from benchmarks.command import run_command
 from benchmarks.evidence import read_results, summaries
 from helpers.architectures import LLAMA, hf, ids
@@ -64,88 +46,6 @@ def passage(model: af.Model, seed: int = 0) -> Passage:
     return Passage(
         seed, "", case.ids, case.answer, UNITS, [0], -0.5, [1.0, 3.0, 2.0], subsets, [-3.0, -1.0, -2.0], -20.0
     )
-
-
-def test_measures_of_an_item_are_those_of_its_task(decoder: af.Model) -> None:
-    case = kept(decoder, "tracking").cases[0]
-    item = puzzle_item("seen", case)
-    scores = METHODS["answer rows"](decoder, item.ids, item.answer, item.units)
-    expected = source_measures(scores.tokens, scores.units, [3, 4], [1], [0], [0, 1])
-    assert item.measures(scores) == expected and "chain: R-precision" in expected
-    item = passage_item(decoder, "seen", passage(decoder))
-    measured = item.measures(scores)
-    assert {"Spearman", "LDS", "top-1", "Spearman, 4 verified", "drop of top 3", "comprehensiveness", "sufficiency"} < {
-        *measured
-    }
-    assert {"π-Soft-NC", "π-Soft-NS", "mass on sinks"} < {*measured}
-    quick = passage_item(decoder, "seen", passage(decoder), deletions=False).measures(scores)
-    assert quick == {name: measured[name] for name in quick} and {"LDS", "mass on sinks"} < {*quick}
-    assert not {"drop of top 1", "comprehensiveness", "π-Soft-NC"} & {*quick}
-    alone = item.measures(Scores(None, scores.units))
-    assert alone["LDS"] == measured["LDS"] and not {"comprehensiveness", "mass on sinks"} & {*alone}
-
-
-def test_parts_share_the_cases(decoder: af.Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(answers, "half_of", lambda kind, half, *_: kept(decoder, kind, half, 5))
-    seeds = [[item.seed for item in items(decoder, "needle", "unseen", 5, None, None, Part(k, 2))] for k in range(2)]
-    assert seeds == [[1, 5, 9], [3, 7]]
-    monkeypatch.setattr(answers.ablation, "passages", lambda data: [])
-    monkeypatch.setattr(
-        answers.ablation, "cached", lambda model, seed, *_: None if seed == 4 else passage(decoder, seed)
-    )
-    listed = [[i.seed for i in items(decoder, "ablation", "seen", 5, tmp_path, None, Part(k, 3))] for k in range(3)]
-    assert listed == [[0, 6], [2, 8], []]
-
-
-def test_names_of_methods() -> None:
-    groups = {"ours": list(METHODS), "rivals": []}
-    assert list(chosen("ours", METHODS, groups)) == list(METHODS)
-    text = "random, answer rows, mean weights by context,answer rows, sum, answer rows,random"
-    assert list(chosen(text, METHODS, groups)) == [
-        "random", "answer rows, mean weights by context", "answer rows, sum", "answer rows",
-    ]  # fmt: skip
-    assert chosen("rivals", METHODS, groups) == {}
-    with pytest.raises(af.InputError, match=r"there is no method 'rolout': expected some of 'ours', 'rivals', 'answer"):
-        chosen("flow, rolout", METHODS, groups)
-    for text in ("8", "8/8", "a/b", "1/2/3", "-1/2"):
-        with pytest.raises(af.InputError, match="expected a number and the number of parts, such as 0/8"):
-            part_of(text)
-
-
-def test_rivals_where_they_are(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("benchmarks.rivals")
-    module.RIVALS = {"theirs": lambda model, ids, answer: np.arange(len(ids)) - 4.0}  # type: ignore[attr-defined]
-    module.UNIT_RIVALS = {"units": lambda model, ids, answer, units: [-1.0] * len(units)}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "benchmarks.rivals", module)
-    monkeypatch.setattr(answers, "find_spec", lambda name: object())
-    methods = rivals()
-    scores = methods["theirs"](decoder, [5] * 9, [1], UNITS)
-    assert scores.units.tolist() == [0, 0, 3] and scores.tokens is not None
-    scores = methods["units"](decoder, [5] * 9, [1], UNITS)
-    assert scores.tokens is None and scores.units.tolist() == [-1, -1, -1]
-    module.UNIT_RIVALS["theirs"] = module.UNIT_RIVALS["units"]  # type: ignore[attr-defined]
-    assert list(rivals()) == ["theirs", "units", "theirs, units"]
-    module.TRAINED = "trained"  # type: ignore[attr-defined]
-    module.at2 = lambda file: lambda model, ids, answer: np.full(len(ids), float(file.name))  # type: ignore[attr-defined]
-    module.at2_units = lambda file: module.UNIT_RIVALS["units"]  # type: ignore[attr-defined]
-    methods = rivals(Path("folder/7"))
-    assert list(methods)[-2:] == ["theirs, units", "trained, units"] and "trained" in methods
-    assert methods["trained"](decoder, [5] * 9, [1], UNITS).units.tolist() == [21, 14, 14]
-    monkeypatch.setattr(answers, "find_spec", lambda name: None)
-    assert rivals() == {}
-
-
-def test_who_cannot_run_is_left_out(decoder: af.Model, capsys: pytest.CaptureFixture[str]) -> None:
-    def absent(*_: Any) -> Scores:
-        raise af.InputError("at2 is not installed: pip install at2")
-
-    def broken(*_: Any) -> Scores:
-        raise ValueError("now and then")
-
-    item = puzzle_item("seen", kept(decoder).cases[0])
-    methods = {"random": METHODS["random"], "at2": absent, "flow": absent, "other": broken}
-    assert list(ready(decoder, methods, ["random", "flow"], item)) == ["random", "flow", "other"]
-    assert "at2 is left out: at2 is not installed" in capsys.readouterr().err
 
 
 def run(command: Any, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -213,69 +113,3 @@ def test_cases_alone_as_a_command(
         (("copy", "--half", "third"), "third"),
     ):
         assert run(answers.main, monkeypatch, *words, *more) == 2 and message in capsys.readouterr().err
-
-
-def test_what_explaining_costs(decoder: af.Model) -> None:
-    prompt = ids(12)[0].tolist()
-    config: Any = decoder.model.generation_config
-    before = config.min_new_tokens
-    messages: list[str] = []
-    speed = measure(decoder, prompt, 5, 2, messages.append)
-    assert (
-        set(speed.seconds)
-        == {FORWARD, ON_CACHE, ALONE, SENTENCES, SENTENCES_ALONE, GENERATION, BOTH}
-        == set(speed.peaks)
-    )
-    assert all(seconds > 0 for seconds in speed.seconds.values()) and speed.first > 0
-    assert (speed.prompt, speed.answer, speed.rounds, speed.device) == (12, 5, 2, "cpu")
-    assert messages == ["round 1 of 2", "round 2 of 2"] and config.min_new_tokens == before
-
-
-def test_the_tasks_explain_the_same(decoder: af.Model) -> None:
-    prompt = ids(12)[0].tolist()
-    written = decoder.answer(prompt, max_new_tokens=5)
-    tasks = answer_speed.tasks_of(decoder, prompt, written.ids, written.writing.cache)
-    assert tasks[GENERATION]().ids == written.ids
-    assert tasks[FORWARD]().logits.argmax(-1)[0, :-1].tolist() == list(written.ids)
-    for name in (ON_CACHE, ALONE, BOTH):
-        np.testing.assert_allclose(tasks[name]().values, written.sources().values, atol=1e-6)
-
-
-def test_ratios() -> None:
-    seconds = {FORWARD: 2.0, ON_CACHE: 0.5, ALONE: 3.0, GENERATION: 10.0, BOTH: 11.0}
-    speed = Speed("m", "cpu", 2, 400, 40, 1, 1.0, seconds, dict.fromkeys(seconds, 1.0))
-    assert speed.ratio(ON_CACHE, FORWARD) == 0.25 and speed.ratio(BOTH, GENERATION) == 1.05
-
-
-@pytest.mark.long
-def test_speed_as_a_command(
-    decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    threads = torch.get_num_threads()
-    monkeypatch.setattr(answer_speed, "model_and_prompt", lambda *_: (decoder, ids(9)[0].tolist()))
-    try:
-        code = run(answer_speed.main, monkeypatch, "-m", "m", "--tokens", "3", "--rounds", "1", "--threads", "1")
-        output = capsys.readouterr().out
-        assert code == 0 and "goal: at most 0.5" in output and "small, cpu: 9 tokens of prompt, 3 of answer" in output
-        code = run(answer_speed.main, monkeypatch, "-m", "m", "--tokens", "3", "--rounds", "1", "--json")
-        assert code == 0 and json.loads(capsys.readouterr().out)["answer"] == 3
-    finally:
-        torch.set_num_threads(threads)
-
-
-def test_mistakes(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    for words in ((None, None, None, None, 9), ("m", None, "8b", None, 9)):
-        with pytest.raises(af.InputError, match=r"give either a model .* or a shape"):
-            model_and_prompt(*words)
-    with pytest.raises(af.InputError, match="shape='70b': expected 8b"):
-        model_and_prompt(None, None, "70b", None, 9)
-    prompt = ids(9)[0].tolist()
-    with pytest.raises(af.InputError, match="the prompt has 9 tokens and the answer 99, but the model takes only 64"):
-        measure(decoder, prompt, 99, 1, print)
-    written = decoder.answer(prompt, max_new_tokens=4).ids
-    monkeypatch.setattr(decoder.model.config, "eos_token_id", written[3])
-    with pytest.raises(af.InputError, match=r"wrote \d tokens: expected 4, for a fair comparison"):
-        measure(decoder, prompt, 4, 1, print)
-    if not torch.cuda.is_available():
-        with pytest.raises(af.InputError, match="shape 8b needs a CUDA GPU, and torch does not see one"):
-            model_and_prompt(None, None, "8b", None, 9)

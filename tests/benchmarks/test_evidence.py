@@ -58,12 +58,6 @@ def test_a_method_with_fewer_cases_is_compared_on_those() -> None:
     assert turned.cases == 10, "of the method that the others are compared with"
 
 
-def test_methods_with_few_cases_can_be_left_out() -> None:
-    few = np.where(np.arange(N) < 10, 0.5, np.nan)
-    (summary,) = evidence.summaries(rows({"answer rows": np.linspace(0, 1, N), "few": few}), least=11)
-    assert list(summary.measures["top-1"]) == list(summary.costs) == ["answer rows"]
-
-
 def test_a_verified_method_is_compared_with_what_others_reach_without() -> None:
     ours, other = np.linspace(0, 0.5, N), np.linspace(0.2, 0.7, N)
     content = rows({"answer rows": ours, "ContextCite": other}, tokens=100, positions=150)
@@ -115,23 +109,11 @@ def test_tasks_measures_and_defaults_are_chosen(tmp_path: Path) -> None:
         evidence.main([file], task=["needle"], measure=["luck"])
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 1 of .* is not JSON: expected a line of results"),
-        ("[1]", "line 1 of .* is not an object: expected a line of results"),
-        ('{"model": "m"}', "line 1 of .* has no 'task': expected a line of results"),
-    ],
-)
-def test_lines_that_are_no_results_are_refused(tmp_path: Path, line: str, message: str) -> None:
+def test_files_without_results_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
-    file.write_text(line)
-    with pytest.raises(InputError, match=message):
+    file.write_text('{"model": "m"}')
+    with pytest.raises(InputError, match=r"line 1 of .* has no 'task': expected a line of results"):
         evidence.read_results([file])
-
-
-def test_files_without_the_half_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "results.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows({"answer rows": np.ones(3)}, half="seen")))
     with pytest.raises(InputError, match="no result of the half 'unseen'"):
         evidence.main([file])

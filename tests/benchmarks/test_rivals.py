@@ -18,22 +18,18 @@ from benchmarks import rival_adapters, rival_packages, rivals
 from benchmarks import train_at2 as training
 from benchmarks.command import run_command
 from benchmarks.rival_adapters import (
-    CEILING,
-    Answering,
     Example,
     at2,
     at2_units,
     attnlrp,
     context_cite,
     flashtrace,
-    inseq,
     integrated_gradients,
-    ranges,
     shapley,
     train_at2,
 )
-from benchmarks.rival_packages import VERSIONS, Absent, Dataset, Lasso, Pipeline, StandardScaler, package, stand_ins
-from benchmarks.rival_tokens import CharacterTokens, KnownTexts
+from benchmarks.rival_packages import VERSIONS, Lasso, Pipeline, StandardScaler, package
+from benchmarks.rival_tokens import KnownTexts
 from benchmarks.rivals import RIVALS, UNIT_RIVALS
 from helpers.small_tokenizers import byte_level
 
@@ -201,18 +197,6 @@ def test_at2_learns_from_ablations(decoder: af.Model, case: Any, tmp_path: Path)
 PASSAGES = [[f"The {word} is in the cabinet."] * 8 for word in ("key", "book", "café", "shelf")]
 
 
-def test_examples_of_even_seeds(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = training.examples(decoder, PASSAGES, 2)
-    tokenizer: Any = decoder.tokenizer
-    assert "key" in tokenizer.decode(first.ids) and "café" in tokenizer.decode(second.ids)
-    assert len(first.units) == 8 and ranges(first.units)[0][0] == 0 and len(first.answer) >= training.LEAST
-    assert list(decoder.answer(first.ids, max_new_tokens=training.TOKENS).ids) == first.answer
-    monkeypatch.setattr(training, "LEAST", training.TOKENS + 1)
-    assert training.examples(decoder, PASSAGES, 2) == []
-    with pytest.raises(InputError, match="the seed 4 needs 5 passages"):
-        training.examples(decoder, PASSAGES, 3)
-
-
 def test_training_as_a_command(
     decoder: af.Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -252,49 +236,6 @@ def test_context_cite_fits_the_ablations_of_our_units(decoder: af.Model, case: A
     Pipeline(scaler, lasso).fit(np.array(kept, float), np.array(outputs) / len(answer))
     expected = lasso.coef_ / scaler.scale_ * len(answer)
     np.testing.assert_allclose(context_cite(8)(decoder, ids, answer, UNITS), expected, atol=2e-3)
-
-
-def test_units_as_the_rivals_see_them(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses small fakes, so that it runs without the rivals."""
-    texts: list[list[int]] = []
-
-    class Citer:
-        def __init__(self, model: Answering, tokens: CharacterTokens, context: str, query: str, **options: Any) -> None:
-            units = options["partitioner"]
-            assert units.num_sources == 2 and options["num_ablations"] == 4 and units.context == context
-            for mask in (None, np.array([True, False]), np.array([False, False])):
-                text = options["prompt_template"].format(context=units.get_context(mask), query=query)
-                texts.append(tokens.encode(tokens.apply_chat_template([{"role": "user", "content": text}])))
-            assert tokens.encode(units.get_source(1)) == [13, 14]
-            written = model.generate(torch.tensor([[5]]), max_new_tokens=9)
-            assert written.tolist() == [[5, 20, 21]] and tokens.decode(written[0]) == tokens.text([5, 20, 21])
-            options["solver"].fit(None, np.array([1.0, np.inf, -np.inf]), 1)
-
-        def get_attributions(self, verbose: bool) -> Any:
-            return [0.25, 0.75]
-
-    class Lassos:
-        def fit(self, masks: Any, outputs: Any, tokens: int) -> None:
-            assert outputs.tolist() == [1.0, CEILING, -CEILING]
-
-    fake = SimpleNamespace(
-        ContextCiter=Citer, LassoRegression=Lassos, BaseContextPartitioner=type("Base", (), {"__init__": _context})
-    )
-    monkeypatch.setattr(rival_adapters, "package", lambda name, *more: [fake] * (1 + len(more)))
-    scores = context_cite(4)(decoder, [10, 11, 12, 13, 14], [20, 21], [[0, 2], [4, 3]])
-    assert scores.tolist() == [0.25, 0.75]
-    assert texts == [[10, 11, 12, 13, 14], [10, 11, 12], [11]]
-
-
-def _context(self: Any, context: str) -> None:
-    self.context = context
-
-
-def test_ranges_of_units() -> None:
-    assert ranges([[3, 4], (7,)]) == [(3, 5), (7, 8)]
-    for units in ([[1, 3]], [[]], [[2, 2, 4]]):
-        with pytest.raises(InputError, match="AT2 needs sources of consecutive tokens"):
-            ranges(units)
 
 
 def test_integrated_gradients_and_shapley_add_up(decoder: af.Model, case: Any) -> None:
@@ -338,39 +279,6 @@ def test_refusals(decoder: af.Model, case: Any, monkeypatch: pytest.MonkeyPatch)
         package("no-rival", "no_rival.part")
 
 
-def test_inseq_wants_texts_that_come_back(decoder: af.Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rival_adapters, "package", lambda name: [None])
-    bare = af.wrap(decoder.model)
-    tokenizer: Any = decoder.tokenizer
-    apart = [i for letter in "key" for i in tokenizer(letter)["input_ids"]]
-    for model, ids in ((bare, [1, 2]), (decoder, apart)):
-        with pytest.raises(InputError, match="inseq reads texts, and this tokenizer does not reproduce these tokens"):
-            inseq("saliency")(model, ids, [3])
-
-
-def test_stand_ins_are_there_for_the_import_alone() -> None:
-    with stand_ins(["no_such_package", "numpy"]) as absent:
-        import no_such_package.part  # type: ignore[import-not-found]
-
-        assert absent == ["no_such_package"]
-        thing = no_such_package.part.anything.at("all")
-        assert isinstance(thing, Absent)
-        thing["setting"] = False
-        assert (thing | None) is thing and (int | thing) is thing  # as in annotations
-        for use in (float, list, len, np.float64):
-            with pytest.raises(TypeError):
-                use(thing)
-    assert not [name for name in sys.modules if name.startswith("no_such_package")]
-    assert sys.modules["numpy"] is np
-    with pytest.raises(ModuleNotFoundError):
-        import no_such_package
-
-
-def test_the_stand_in_of_datasets() -> None:
-    rows = Dataset.from_dict({"a": [1, 2], "b": [[3], [4]]})
-    assert len(rows) == 2 and rows[1] == {"a": 2, "b": [4]} and len(Dataset({})) == 0
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(4, 10), (32, 10), (8, 8), (64, 3)])
 def test_the_stand_in_of_the_lasso_is_optimal(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(rows)
@@ -391,40 +299,6 @@ def test_the_stand_in_of_the_lasso_is_optimal(rows: int, columns: int, monkeypat
     assert live.any() and (np.abs(slope[~live]) <= 0.01 + 1e-6).all()
     cost = [((y - f.intercept_ - Z @ f.coef_) ** 2).mean() / 2 + 0.01 * np.abs(f.coef_).sum() for f in (early, lasso)]
     assert 0 <= cost[0] - cost[1] <= 1e-4 * y.var()
-
-
-def test_the_stand_in_of_the_lasso_is_that_of_scikit_learn() -> None:
-    linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
-    random = np.random.default_rng(0)
-    X, y = random.normal(size=(32, 10)), random.normal(size=32)
-    for rows in (8, 32):  # also with fewer rows than columns
-        theirs = linear.Lasso(alpha=0.01).fit(X[:rows], y[:rows])
-        ours = Lasso(alpha=0.01).fit(X[:rows], y[:rows])
-        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
-        assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-5)
-
-
-def test_tokens_as_texts_and_back() -> None:
-    tokens = CharacterTokens(None)
-    ids = [0, 9, 9, 1_000_000]
-    text = tokens.text(ids)
-    assert text.strip() == text and text.splitlines() == [text] and tokens.encode(text) == ids
-    encoded = tokens(text)
-    assert encoded["input_ids"] == ids and encoded.token_to_chars(2).start == 2 and encoded.char_to_token(3) == 3
-    assert tokens(text, return_tensors="pt").to(torch.device("cpu")).input_ids.tolist() == [ids]
-    rows = [{"input_ids": ids, "attention_mask": [1, 0, 1, 1]}]
-    assert tokens.pad(rows)["attention_mask"].tolist() == [[1, 0, 1, 1]]
-
-
-def test_known_texts_have_the_texts_of_their_tokens(decoder: af.Model, case: Any) -> None:
-    ids, answer = case
-    tokens = KnownTexts(SimpleNamespace(decode=lambda one: " ." if one == [4] else "ab", eos_token_id=9), [4, 5])
-    encoded = tokens(tokens.text([4, 5]) + (tokens.eos_token or ""))
-    assert encoded["input_ids"] == [4, 5, 9] and encoded["offset_mapping"] == [(0, 2), (2, 4), (4, 6)]
-    real = KnownTexts(decoder.tokenizer, ids, answer)
-    assert real(real.text(ids), return_tensors="pt").input_ids.tolist() == [ids]
-    with pytest.raises(KeyError):
-        real("a text that nobody knows")
 
 
 def test_rivals_as_a_command(

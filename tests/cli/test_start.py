@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from attnflow import cli
 
 pytest.importorskip("torch", reason="models need torch")
 pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
@@ -79,20 +76,3 @@ def test_the_first_message_comes_before_torch(name: str, tmp_path: Path) -> None
     before, mark, _ = screen.partition("<import of ")
     assert status == 7 and mark, screen
     assert "loading torch and transformers" in before
-
-
-def test_commands_load_models_only_where_a_bar_is_shown() -> None:
-    """Every `attnflow.load` of a command is inside a `with Stages(…)`, and no command silences by itself."""
-    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
-        tree = ast.parse(path.read_text())
-        shown = {
-            id(inner)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.With) and any("Stages(" in ast.unparse(item) for item in node.items)
-            for inner in ast.walk(node)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "attnflow.load":
-                assert id(node) in shown, f"{path.name}:{node.lineno}"
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "silence":
-                assert path.name == "options.py", f"{path.name}:{node.lineno}"

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,11 @@ from typer.testing import CliRunner  # noqa: E402
 
 from attnflow import files  # noqa: E402
 from attnflow.cli import app  # noqa: E402
-from attnflow.corpus import clerk, corpus_job, explain_corpus, stacked, worker  # noqa: E402
+from attnflow.corpus import clerk, explain_corpus  # noqa: E402
 from attnflow.corpus import explainer as explain  # noqa: E402
-from attnflow.corpus.plan import plan  # noqa: E402
 from attnflow.corpus.schema import schema  # noqa: E402
 from attnflow.jobs.store import read_manifest  # noqa: E402
 from attnflow.method_table import TEXT_METHODS  # noqa: E402
-from attnflow.texts.sources import open_corpus  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
 from helpers.small_tokenizers import sentencepiece  # noqa: E402
@@ -207,24 +204,6 @@ def test_a_tokenizer_that_panics_on_a_text_harms_no_other(panic: Any, tmp_path: 
         model.trace("nobody is able")
 
 
-@pytest.mark.parametrize("where", ["batch_flows", "likeliest"])
-def test_whatever_a_text_throws_is_a_row(where: str, tmp_path: Path, monkeypatch: Any) -> None:
-    model = bert()
-    real = getattr(stacked, where)
-    ids = model.tokenizer("the book")["input_ids"]
-
-    def thrown(*args: Any, **options: Any) -> Any:
-        if len(ids) in args[1 if where == "batch_flows" else 3]:
-            raise Panic("in Rust")
-        return real(*args, **options)
-
-    monkeypatch.setattr(stacked, where, thrown)
-    explain_corpus(write(tmp_path / "t.txt", TEXTS[:3]), tmp_path / "out", model, methods=["flow"])
-    assert [(row["error"], row["message"]) for row in rows(tmp_path / "out")] == [
-        (None, None), (None, None), ("model", "Panic: in Rust"),
-    ]  # fmt: skip
-
-
 @pytest.mark.long
 def test_a_word_of_ten_megabytes_is_a_row(embedded: Any, tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", [TEXTS[0], "a" * 10_000_000, TEXTS[2]])
@@ -236,38 +215,6 @@ def test_a_word_of_ten_megabytes_is_a_row(embedded: Any, tmp_path: Path) -> None
     )
     # To cut the text, the tokenizer has to read it, and panics.
     assert explain_corpus(given, tmp_path / "cut", embedded, truncate=True)["errors"] == {"tokenizer": 1}
-
-
-@pytest.mark.parametrize("methods", [("rollout", "raw"), ("flow", "raw", "rollout"), ("flow", "rollout")])
-def test_scores_stand_under_their_own_names(methods: tuple[str, ...], tmp_path: Path) -> None:
-    """The order of the methods does not matter."""
-    model = bert()
-    given = write(tmp_path / "t.txt", [TEXTS[0], TEXTS[2]])
-    corpus = open_corpus(given)
-    (shard,) = plan(corpus, 2, 1 << 30, lambda size: 1)
-    one = worker.Worker(worker.Spec({}, "bert", corpus, explain.Options(methods, (0, 1)), str(tmp_path)), model, 1)
-    own = one.clerk
-    assert one.stacked is not None
-    scored = one.stacked.explain(own.sheet(shard), lambda texts, tokens: None)()
-    own.write(shard, scored)
-    one.close()
-    for text, row in zip((TEXTS[0], TEXTS[2]), pq.read_table(tmp_path / shard.file).to_pylist(), strict=True):
-        trace = model.trace(text)
-        scores = {name for name in row if "_L" in name}
-        assert scores == {f"{method}_L{layer}" for method in methods for layer in (1, 2)}
-        for method in methods:
-            for layer, values in enumerate(getattr(trace, method)().values, 1):
-                np.testing.assert_allclose(row[f"{method}_L{layer}"], values, atol=2e-6)
-
-
-def test_batches_hold_texts_of_one_length_and_no_more_than_fits() -> None:
-    draw = np.random.default_rng(0)
-    sizes = [(i, int(n)) for i, n in enumerate(draw.integers(1, 600, 500))]
-    found = explain.batches(sizes, 2048)
-    assert sorted(i for batch in found for i in batch) == list(range(500))
-    lengths = [[sizes[i][1] for i in batch] for batch in found]
-    assert all(len(n) == 1 or (len(n) * max(n) <= 2048 and len(n) * max(n) ** 2 <= 2048 * 128) for n in lengths)
-    assert [n for batch in lengths for n in batch] == sorted(n for _, n in sizes)
 
 
 def test_one_schema_for_every_reader(embedded: Any, tmp_path: Path) -> None:
@@ -371,24 +318,10 @@ def test_what_is_there_is_never_overwritten_by_another_job(embedded: Any, tmp_pa
     )
 
 
-def test_other_columns_are_another_job(embedded: Any, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("text,name\nthe key,a\n")
-    explain_corpus(tmp_path / "t.csv", tmp_path / "out", embedded)
-    assert refused(tmp_path / "t.csv", tmp_path / "out", embedded, id="name", resume=True) == (
-        f"the folder {str(tmp_path / 'out')!r} contains a job with different settings (id None, now name): give the "
-        "same settings, or another folder"
-    )
-    assert refused(["the key"], tmp_path / "out") == (
-        "the input is a list: expected the path of a file or folder with texts"
-    )
-
-
 def test_a_first_shard_of_failures_alone_is_said_at_once(embedded: Any, tmp_path: Path, capsys: Any) -> None:
     given = write(tmp_path / "t.txt", TEXTS[:2] * 2)
     explain_corpus(given, tmp_path / "out", embedded, query="zebra", shard_texts=2)
     assert capsys.readouterr().err == "all 2 texts of the first shard failed (query): see its column message\n"
-    explain_corpus(given, tmp_path / "one", embedded, query="zebra", shard_texts=1)
-    assert capsys.readouterr().err == "the only text of the first shard failed (query): see its column message\n"
 
 
 def test_nothing_of_others_is_written_over_or_taken_over(embedded: Any, tmp_path: Path) -> None:
@@ -511,6 +444,9 @@ def test_a_full_disk_is_said_and_what_is_finished_stays(embedded: Any, tmp_path:
 def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None:
     given = write(tmp_path / "t.txt", TEXTS)
     assert refused(given, given, embedded) == f"the output {str(given)!r} is a file: give a folder"
+    assert refused(["the key"], tmp_path / "out") == (
+        "the input is a list: expected the path of a file or folder with texts"
+    )
     assert refused(given, given / "below", embedded).startswith(f"cannot create the folder {str(given / 'below')!r}: ")
 
 
@@ -523,10 +459,7 @@ def test_an_output_that_cannot_be_written(embedded: Any, tmp_path: Path) -> None
         ({"layers": []}, "layers=[]: expected at least one, from 0 to 5"),
         ({"progress": "bar"}, "progress 'bar': expected one of auto, json, none"),
         ({"workers": 2}, "workers=2 requires ray=True: give that too"),
-        ({"gpus_per_worker": 0.5}, "gpus_per_worker=0.5 requires ray=True: give that too"),
-        ({"ray_address": "x"}, "ray_address='x' requires ray=True: give that too"),
         ({"device": "cpu"}, "device has no effect on a model that is already loaded: leave it out"),
-        ({"methods": "flow,raws"}, f"method 'raws': expected some of {KNOWN}, separated by commas"),
         (
             {"ray": True},
             "every worker on Ray loads the model itself: give a folder or a hub id instead of a loaded model",
@@ -584,46 +517,6 @@ def test_the_command(tmp_path: Path) -> None:
     assert " run " in group and " report " in group
 
 
-@pytest.mark.long
-def test_memory_does_not_grow_with_the_corpus(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """Only the texts of a few parts are in memory at any time."""
-    alive, most = 0, 0
-    lock = threading.Lock()
-    made, given_up = clerk.Clerk.sheet, clerk.Clerk.write
-
-    def counted(change: int) -> None:
-        nonlocal alive, most
-        with lock:
-            alive += change
-            most = max(most, alive)
-
-    def prepared(self: Any, part: Any) -> Any:
-        counted(part.count)
-        return made(self, part)
-
-    def written(self: Any, part: Any, *rest: Any) -> Any:
-        try:
-            return given_up(self, part, *rest)
-        finally:
-            counted(-part.count)
-
-    monkeypatch.setattr(clerk.Clerk, "sheet", prepared)
-    monkeypatch.setattr(clerk.Clerk, "write", written)
-    explain_corpus(write(tmp_path / "t.txt", TEXTS * 40), tmp_path / "out", embedded, shard_texts=8)
-    assert 8 <= most <= 8 * (worker.AHEAD + 2)
-
-
-def test_shards_hold_fewer_texts_where_these_are_long(tmp_path: Path) -> None:
-    given = open_corpus(write(tmp_path / "t.txt", ["the key " * 2000] * 40))
-    one = explain.Options(METHODS, (0, 1, 2, 3, 4, 5))
-    assert len(corpus_job.planned(given, one, None, 4096)) == 1
-    every = explain.Options(METHODS, (0, 1, 2, 3, 4, 5), query="all")
-    assert len(corpus_job.planned(given, every, None, 4096)) == 40
-    token = explain.Options(METHODS, (0, 1, 2, 3, 4, 5), query="the")
-    assert len(corpus_job.planned(given, token, None, 4096)) == 40
-    assert len(corpus_job.planned(given, every, 128, 4096)) == 1  # the model takes no more than 128 tokens
-
-
 def test_the_lines_of_the_manifest(embedded: Any, tmp_path: Path) -> None:
     explain_corpus(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", embedded, shard_texts=5)
     first, *parts, last = map(json.loads, (tmp_path / "out" / "_manifest.jsonl").read_text().splitlines())
@@ -651,29 +544,6 @@ def test_pairs(tmp_path: Path) -> None:
     assert first["tokens"] == list(trace.tokens)
     np.testing.assert_allclose(first[f"rollout_L{trace.layer_count}"], trace.rollout(layer=-1).values[0], atol=2e-6)
     assert second["error"] is None
-
-
-def test_flows_are_solved_while_the_model_runs_on(embedded: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    """Here flows wait until the model has started the last batch."""
-    last, waited, real, run = threading.Event(), [], stacked.batch_flows, embedded.run_tensors
-    begun = 0
-
-    def flow(*args: Any, **options: Any) -> Any:
-        waited.append(last.wait(30))
-        return real(*args, **options)
-
-    def run_batch(*args: Any, **options: Any) -> Any:
-        nonlocal begun
-        begun += 1
-        if begun == 3:
-            last.set()
-        return run(*args, **options)
-
-    monkeypatch.setattr(stacked, "batch_flows", flow)
-    monkeypatch.setattr(embedded, "run_tensors", run_batch)
-    texts = ["the key", "the key to the cabinets", "the keys to the cabinets near the old house"]
-    explain_corpus(write(tmp_path / "t.txt", texts), tmp_path / "out", embedded, methods=["flow"], batch_tokens=1)
-    assert begun == 3 and waited == [True] * 3
 
 
 def test_the_benchmark(tmp_path: Path) -> None:

@@ -144,35 +144,29 @@ def test_a_chat_template_is_taken_where_there_is_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(chat[0]["answer_rows"], answer.sources().values[0], atol=1e-6)
 
 
-def test_a_prompt_to_which_nothing_is_written_harms_no_other(tmp_path: Path, monkeypatch: Any) -> None:
-    model, real = gpt2(), answering.write
-
-    def silent(runner: Any, prompts: Any, *rest: Any) -> Any:
-        return [
-            Written(()) if len(ids) == 3 else one
-            for ids, one in zip(prompts, real(runner, prompts, *rest), strict=True)
-        ]
-
-    monkeypatch.setattr(answering, "write", silent)
-    explain_corpus(write(tmp_path / "p.jsonl"), tmp_path / "out", model, answers=True, max_new_tokens=2)
-    table = rows(tmp_path / "out")
-    assert [row["error"] for row in table] == [None, "empty", "answer", None, "too long"]
-    assert table[2]["message"].startswith("the model writes nothing: its first token ends the text.")
-
-
-def test_a_prompt_on_which_the_model_fails_harms_no_other(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("answer", "the model writes nothing: its first token ends the text."),
+        ("model", "RuntimeError: out of memory"),
+    ],
+)
+def test_a_prompt_on_which_writing_fails_harms_no_other(
+    kind: str, message: str, tmp_path: Path, monkeypatch: Any
+) -> None:
     model, real = gpt2(), answering.write
 
     def failing(runner: Any, prompts: Any, *rest: Any) -> Any:
-        if any(len(ids) == 3 for ids in prompts):
+        short = [len(ids) == 3 for ids in prompts]
+        if kind == "model" and any(short):
             raise RuntimeError("out of memory")
-        return real(runner, prompts, *rest)
+        return [Written(()) if own else one for own, one in zip(short, real(runner, prompts, *rest), strict=True)]
 
     monkeypatch.setattr(answering, "write", failing)
     explain_corpus(write(tmp_path / "p.jsonl"), tmp_path / "out", model, answers=True, max_new_tokens=2)
     table = rows(tmp_path / "out")
-    assert [row["error"] for row in table] == [None, "empty", "model", None, "too long"]
-    assert table[2]["message"] == "RuntimeError: out of memory"
+    assert [row["error"] for row in table] == [None, "empty", kind, None, "too long"]
+    assert table[2]["message"].startswith(message)
 
 
 class Stopped(Exception):

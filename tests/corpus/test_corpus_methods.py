@@ -20,9 +20,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 import attnflow as af  # noqa: E402
 from attnflow.cli import app  # noqa: E402
-from attnflow.corpus import clerk, explain_corpus  # noqa: E402
-from attnflow.corpus.corpus_options import TOGETHER, Options  # noqa: E402
-from attnflow.corpus.schema import schema  # noqa: E402
+from attnflow.corpus import explain_corpus  # noqa: E402
 from attnflow.corpus.summary import summarize  # noqa: E402
 from attnflow.edges import EDGES  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
@@ -31,7 +29,6 @@ from attnflow.view import corpus_page  # noqa: E402
 from helpers.corpora import SENTENCES  # noqa: E402
 from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
-from helpers.small_tokenizers import sentencepiece  # noqa: E402
 
 TEXTS = ["the key to the cabinet", "", "nobody is able to answer", "caf\udce9", "the unbelievable book?"]
 SETTINGS = ("edges", "of", "sinks", "answer")
@@ -46,16 +43,6 @@ def masked() -> af.Model:
     return bert_of("BertForMaskedLM")
 
 
-def t5() -> af.Model:
-    torch.manual_seed(0)
-    tokenizer = sentencepiece()
-    config = transformers.T5Config(
-        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=2, num_decoder_layers=2, num_heads=2,
-        decoder_start_token_id=0, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
-    return af.wrap(transformers.T5ForConditionalGeneration(config), tokenizer, name="small-t5")
-
-
 def write(path: Path, texts: list[str]) -> Path:
     path.write_bytes("".join(f"{text}\n" for text in texts).encode(errors="surrogateescape"))
     return path
@@ -68,10 +55,6 @@ def table_of(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def rows(output: Path) -> list[dict[str, Any]]:
     return ds.dataset(output, format="parquet").to_table().to_pylist()
-
-
-def contents(output: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(output.iterdir()) if path.is_file()}
 
 
 def refused(*args: Any, **options: Any) -> str:
@@ -98,42 +81,6 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
         more["residual"] = options["residual"]
     trace = trace.words() if options.get("words") else trace
     return getattr(trace, method)(options.get("query"), **more)
-
-
-@pytest.mark.parametrize("model", [bert, gpt2, masked, af.load])
-@pytest.mark.parametrize(
-    ("methods", "options"),
-    [
-        ("answer_inputs,answer_rows", {}),
-        ("raw,rollout,flow", {"edges": "gradient", "layers": "all"}),
-    ],
-)
-def test_texts_at_once_have_the_rows_of_texts_one_by_one(
-    model: Any, methods: str, options: dict[str, Any], tmp_path: Path, monkeypatch: Any
-) -> None:
-    """Compares all columns: labels, predictions, the answer, the scores and their provenance."""
-    wrapped = model()
-    mark = " [MASK]" if model is masked else ""
-    source = write(tmp_path / "t.txt", [text + mark if text else text for text in TEXTS])
-    explain_corpus(source, tmp_path / "together", wrapped, methods=methods, **options)
-    with monkeypatch.context() as patch:
-        patch.setattr(Options, "is_together", False)
-        explain_corpus(source, tmp_path / "alone", wrapped, methods=methods, **options)
-    together, alone = rows(tmp_path / "together"), rows(tmp_path / "alone")
-    scores = [name for name in together[0] if name in TEXT_METHODS or "_L" in name]
-    assert scores and [row["error"] for row in together] == [None, "empty", None, "encoding", None]
-    for one, other in zip(together, alone, strict=True):
-        for name in scores:
-            if one[name] is not None:
-                np.testing.assert_allclose(one.pop(name), other.pop(name), atol=2e-6, rtol=1e-4)
-        for row in (one, other):
-            chance = row.pop("answer_log_probability")
-            assert chance is None or chance == pytest.approx(
-                math.log(row["prediction"]["top"][0]["probability"]), abs=1e-5
-            )
-            for answer in (row["prediction"] or {"top": []})["top"]:
-                answer["probability"] = pytest.approx(answer["probability"], abs=1e-5)
-        assert one == other
 
 
 @pytest.mark.filterwarnings("ignore:the probability of:attnflow.errors.AttentionWarning")
@@ -229,56 +176,6 @@ def test_texts_without_a_mask_have_no_answer(tmp_path: Path) -> None:
     )
 
 
-def test_one_schema_whose_old_columns_are_as_they_were(tmp_path: Path) -> None:
-    source = write(tmp_path / "t.txt", TEXTS)
-    explain_corpus(source, tmp_path / "old", bert(), shard_texts=2)
-    explain_corpus(source, tmp_path / "new", bert(), methods="answer_rows,rollout", shard_texts=2)
-    old = pq.read_schema(tmp_path / "old" / "part-000000.parquet")
-    assert old == schema(["rollout_L2"]) and old.names[-3:] == ["error", "message", "provenance"]
-    parts = sorted((tmp_path / "new").glob("*.parquet"))
-    assert all(pq.read_schema(part) == schema(["rollout_L2", "answer_rows"], answers=True) for part in parts)
-    new = pq.read_schema(parts[0])
-    assert new.names == [
-        *old.names[:14], "answer_rows", *old.names[14:], "answer", "answer_tokens", "answer_log_probability", "units",
-    ]  # fmt: skip
-    assert [new.field(name) for name in old.names] == [old.field(name) for name in old.names]
-    one, other = rows(tmp_path / "old"), rows(tmp_path / "new")
-    for before, after in zip(one, other, strict=True):
-        assert {name: after[name] for name in old.names if name != "rollout_L2"} == {
-            name: before[name] for name in old.names if name != "rollout_L2"
-        }
-
-
-class Stopped(Exception):
-    pass
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"methods": "answer_inputs,blank_out,rollout"}, {"methods": "raw,flow", "edges": "attention-gradient"}],
-)
-def test_a_job_goes_on_to_the_same_bytes(options: dict[str, Any], tmp_path: Path, monkeypatch: Any) -> None:
-    source, model = write(tmp_path / "t.txt", TEXTS * 2), bert()
-    explain_corpus(source, tmp_path / "whole", model, shard_texts=3, **options)
-    expected, real, left = contents(tmp_path / "whole"), clerk.write_shard, 2
-
-    def stopping(*args: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Stopped
-        return real(*args)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(clerk, "write_shard", stopping)
-        explain_corpus(source, tmp_path / "out", model, shard_texts=3, **options)
-    sums = explain_corpus(source, tmp_path / "out", model, shard_texts=3, resume=True, **options)
-    assert contents(tmp_path / "out") == expected and sums["resumed"] <= 6
-    assert "contains a job with different settings" in refused(
-        source, tmp_path / "out", model, shard_texts=3, resume=True, **{**options, "residual": 0.1}
-    )
-
-
 def test_a_text_on_which_a_method_fails_harms_no_other(tmp_path: Path, monkeypatch: Any) -> None:
     model = bert()
     real = type(model).blank_out
@@ -294,7 +191,6 @@ def test_a_text_on_which_a_method_fails_harms_no_other(tmp_path: Path, monkeypat
     assert rows(tmp_path / "out")[2]["message"] == "RuntimeError: out of memory"
 
 
-ATTENTION = "raw, rollout, flow"
 OTHERS = "leave it out, or choose one of those methods"
 ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, shapley, and edges by gradients"
 
@@ -306,20 +202,11 @@ ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, 
         ({"normalize": "rows"}, "normalize='rows' requires edges=: give that too, or leave it out"),
         ({"edges": "alti", "normalize": "all"}, "normalize='all': expected one of 'rows', 'graph', 'none'"),
         ({"edges": "soft"}, f"edges='soft': expected one of {', '.join(map(repr, EDGES))}"),
-        ({"methods": "gradient", "edges": "alti"}, f"edges='alti' applies to {ATTENTION}, not to gradient: {OTHERS}"),
         ({"methods": "gradient", "of": "size"}, "of='size': expected one of 'probability', 'logit', 'log-odds', 'difference'"),
-        ({"methods": "answer_rows", "of": "logit"}, ("of='logit' applies to blank_out, gradient, integrated_gradients, shapley, and edges by gradients, not to "
-    "answer_rows: leave it out, or choose one of those methods")),
-        ({"methods": "flow", "answer": 1}, f"answer=1 applies to {ABOUT}, not to flow: {OTHERS}"),
         ({"answer_column": "gold"}, f"answer_column='gold' applies to {ABOUT}, not to rollout: {OTHERS}"),
         ({"methods": "gradient", "answer": 1, "answer_column": "gold"}, "answer=1 applies to all texts and answer_column='gold' gives one per text: leave one of them out"),
-        ({"methods": "gradient", "layers": "all"}, f"layers='all' applies to {ATTENTION}, not to gradient: {OTHERS}"),
-        ({"methods": "blank_out", "query": "key"}, f"query='key' applies to {ATTENTION}, answer_rows, not to blank_out: {OTHERS}"),
         ({"methods": "raw", "residual": 0.3}, f"residual=0.3 applies to rollout, flow, not to raw: {OTHERS}"),
         ({"residual": "measured"}, "residual='measured': expected a number between 0 and 1 (the paper uses 0.5)"),
-        ({"methods": "shapley", "sinks": "residual"}, f"sinks='residual' applies to {ATTENTION}, not to shapley: {OTHERS}"),
-        ({"methods": "raw", "receptive_field": "ratio"}, f"receptive_field='ratio' applies to rollout, flow, not to raw: {OTHERS}"),
-        ({"methods": "answer_rows", "edges": "answer", "normalize": "rows"}, f"normalize='rows' applies to {ATTENTION}, not to answer_rows: {OTHERS}"),
         ({"unit": "word"}, "unit='word' requires answers=True: give that too, or leave it out"),
         ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is not a class of this model: expected one of 'no', 'yes'"),
         ({"edges": "value-norm", "sinks": "residual"}, 'sinks="residual" needs to know which positions are sinks'),
@@ -339,8 +226,6 @@ def test_what_does_not_go_together_is_refused_before_a_folder_is_made(
     [
         (lambda: bert_of("BertModel"), "answer_rows", "answer edges explain an answer, but Model('BertModel', BertModel) has no head"),
         (lambda: bert_of("BertModel"), "gradient", "Model('BertModel', BertModel) has no head, so it answers nothing"),
-        (t5, "blank_out", "importance of tokens for Model('small-t5', T5ForConditionalGeneration): expected a model that reads one"),
-        (t5, "answer_inputs", "edges='answer' need a model with one stack of layers: leave edges out"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_is_refused_at_once(model: Any, methods: str, sentence: str, tmp_path: Path) -> None:
@@ -391,12 +276,6 @@ def test_a_report_of_methods_with_and_without_layers(
             values += [scores[i] / whole * len(kept) for i in kept if row["tokens"][i] == types[number]]
         assert lift == pytest.approx(np.mean(values), rel=1e-4, abs=1e-6) and count == len(values)
     assert '"about_answer"' in corpus_page.html_of(summary)
-
-
-def test_edges_of_many_texts_are_those_that_options_know() -> None:
-    from attnflow.edges import batched
-
-    assert set(TOGETHER) == set(batched.TOGETHER) - set(batched.OF_LAYERS)
 
 
 @pytest.mark.parametrize("methods", ["answer_rows", "rollout"])

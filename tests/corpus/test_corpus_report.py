@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnflow.corpus import lists, shards
+from attnflow.corpus import shards
 from attnflow.corpus import summary as report
 from attnflow.errors import InputError
 from attnflow.view import corpus_page
 
-pa = pytest.importorskip("pyarrow", reason="a corpus is kept as parquet")
-parquet = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyarrow", reason="a corpus is kept as parquet")
 
-from helpers.corpora import PROVENANCE, embedded, made_up, stored  # noqa: E402
+from helpers.corpora import PROVENANCE, embedded, made_up, stored
 
 
 def shares(row: dict[str, Any], column: str) -> Any:
@@ -110,44 +109,13 @@ def test_which_tokens_receive_most(
         assert np.mean(list(chain.from_iterable(alone.values()))) == pytest.approx(1)
 
 
-def test_rare_tokens_do_not_win(folder: Path, scored: list[dict[str, Any]], tmp_path: Path) -> None:
-    """A token in few texts is in no list, however much it received; lists end at their limits."""
+def test_rare_tokens_do_not_win(scored: list[dict[str, Any]], tmp_path: Path) -> None:
+    """A token in few texts is in no list, however much it received."""
     rare = [{**row, "token_ids": list(row["token_ids"])} for row in scored]
     for row in rare[:6]:
         row["token_ids"][1] = 4000
         row["raw_L2"] = [[float(i == 1) for i in range(len(row["tokens"]))] for _ in row["raw_L2"]]
     assert 4000 not in words_of(report.summarize(stored(tmp_path / "rare", rare, made_up(1)[1])), "raw")
-    whole = report.summarize(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lists, "TOP", 2)
-        short = report.summarize(folder)
-    for view in whole["views"]:
-        every = words_of(whole, view)
-        best = sorted(every, key=lambda number: -every[number][0])
-        named = [number for number in best if number != 20]  # 20 is the full stop
-        assert set(words_of(short, view)) == {*best[:2], *named[:2]}
-
-
-@pytest.mark.parametrize(("texts", "least"), [(12, 2), (100, 5), (300, 10), (9000, 10), (40000, 40)])
-def test_how_often_a_token_must_stand(texts: int, least: int) -> None:
-    assert lists.least_count(texts) == least
-
-
-def test_an_unknown_word_may_be_any_text(tmp_path: Path) -> None:
-    """If one id has many texts, the report keeps a limited number, the same ones whatever the batch size."""
-    rows, columns = made_up(60)
-    for row in rows:
-        if "error" not in row:
-            row["tokens"][1], row["token_ids"][1] = f"word {row['row'] % 23}", 3
-    out = stored(tmp_path / "unknown", rows, columns)
-    kept = list(dict.fromkeys(row["tokens"][1] for row in rows if "error" not in row))[:16]
-    counts = Counter(row["tokens"][1] for row in rows if "error" not in row)
-    names = sorted(kept, key=lambda name: (-counts[name], name))
-    for batch in (1024, 3):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(shards, "BATCH", batch)
-            (found,) = [row for row in report.summarize(out)["types"]["rows"] if row[0] == 3]
-        assert found == [3, names[0], names[1:4], False]
 
 
 def test_words_have_no_ids(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from attnflow.corpus import contexts, lists, shards, splits
 from attnflow.corpus import summary as report
 from attnflow.corpus.input_columns import input_of
-from attnflow.corpus.lists import is_punctuation
 from attnflow.errors import InputError
 
 pytest.importorskip("pyarrow", reason="a corpus is kept as parquet")
@@ -190,26 +189,6 @@ def test_examples_are_limited(folder: Path) -> None:
     assert set(few["of"]) == {""} and len(few["of"][""]) == 10 and few["omitted"] > 0
 
 
-@pytest.mark.long
-def test_the_same_however_rows_are_cut(folder: Path, tmp_path: Path) -> None:
-    whole = report.summarize(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "BATCH", 3)
-        cut = report.summarize(folder)
-
-    def by_row(summary: dict[str, Any]) -> Any:
-        held = summary["contexts"]
-        return {
-            key: {
-                summary["types"]["rows"][int(n)][0]: [(held["texts"][i]["row"], held["texts"][i]["at"]) for i in own]
-                for n, own in names.items()
-            }
-            for key, names in held["of"].items()
-        }
-
-    assert by_row(whole) == by_row(cut)
-
-
 def decoder_rows(pull: float) -> list[dict[str, Any]]:
     """Return rows of a decoder: no special tokens, the last position explained, the first one a sink."""
     rng = np.random.default_rng(3)
@@ -254,30 +233,6 @@ def test_a_first_token_that_takes_what_no_word_earns_stands_apart(pull: float, t
         apart_plainly = [int((sink and i == 0) or i == len(row["tokens"]) - 1) for i in range(first, last)]
         assert text["apart"] == apart_plainly and text["special"] == [0] * len(apart_plainly)
         assert not text["apart"][text["at"]]
-
-
-def test_labels_that_are_no_split(tmp_path: Path) -> None:
-    def why(values: list[str], texts: int | None = None) -> str:
-        return splits.split_of("x", False, Counter(values), texts or len(values))[1]
-
-    assert why(["a"] * 9) == "it has only one value"
-    assert why(["a"] * 9 + ["b"] * 4) == "fewer than two values have 5 texts"
-    assert why(["a"] * 5 + ["b" * 61] * 5) == "its values are texts"
-    assert why([str(i) for i in range(1001)]) == "it has more than 1,000 values"
-    assert why(["a"] * 5 + ["b"] * 5, 21) == "its 2 most frequent values cover less than half of the texts"
-    assert why(["a"] * 5 + ["b"] * 5, 20) == ""
-    many = [f"class {i}" for i in range(12) for _ in range(20 - i)]
-    split, _ = splits.split_of("x", True, Counter(many), len(many))
-    assert split is not None and split.values == tuple(f"class {i}" for i in range(8)) and split.others == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "sign"),
-    [(".", True), ("##,", True), ("▁(", True), ("Ċ", True), ("…", True), (" ", True), ("=", True), ("``", True), ("a", False),
-     ("7", False), ("n't", False), ("€", False), ("👍", False), ("日", False), ("Ġnot", False), ("", True)],
-)  # fmt: skip
-def test_punctuation(text: str, sign: bool) -> None:
-    assert is_punctuation(text) is sign
 
 
 def test_an_input_that_is_not_there_or_another(folder: Path, tmp_path: Path) -> None:

@@ -141,29 +141,6 @@ def test_texts_that_are_left_out(classifier: Any, few: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "end"),
-    [
-        (lambda: bert("BertForSequenceClassification"), ""),
-        (lambda: bert("BertForMaskedLM"), " [MASK]"),
-        (gpt2, ""),
-        (lambda: gpt2("GPT2ForSequenceClassification"), ""),
-        (lambda: gpt2("GPT2ForTokenClassification", prediction_position=-1), ""),
-        (af.load, ""),
-    ],
-)
-def test_two_tokens_can_be_deleted_from_what_is_used(make: Any, end: str) -> None:
-    model = make()
-    texts = [text + end for text in ("t", "th", "the", "key", "the key", "zq", "the key to", "π")]
-    asked = questions(model, texts, [None] * len(texts), False)
-    causal = [model.verify(question.encoded).causal for question in asked]
-    free = [deletion.content(question, own) for question, own in zip(asked, causal, strict=True)]
-    expected = [text for text, own in zip(texts, free, strict=True) if len(own) > 1]
-    used, excluded = deletion.rankable(model, texts, False)
-    assert used == expected and 0 < len(used) < len(texts)
-    assert sum(excluded.values()) == len(texts) - len(used)
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ transformers = pytest.importorskip("transformers", reason="methods need transfor
 
 import attnflow as af  # noqa: E402
 from attnflow.edges import EDGES  # noqa: E402
-from attnflow.evaluate import methods as methods_module  # noqa: E402
 from attnflow.evaluate.methods import BASELINES, IMPORTANCES, Method, methods_of, score_text  # noqa: E402
 from helpers.small_models import TEXT, bert, gpt2  # noqa: E402
 
@@ -63,21 +61,6 @@ def test_all_methods_of_an_encoder() -> None:
     assert [m for m in found if m.kind == "paper"] == list(found[:3])
     assert tuple(names(found[-7:])) == IMPORTANCES + BASELINES
     assert {m.edges for m in found if m.edges} == set(EDGES)
-    assert [m.name for m in found if m.edges == "alti"] == ["alti · raw", "alti · rollout", "alti · flow"]
-    assert [m.name for m in found if m.edges == "attention-gradient"] == [
-        "attention-gradient · raw",
-        "attention-gradient · rollout",
-        "attention-gradient · flow",
-        "attention-gradient (rows) · rollout",
-        "attention-gradient (rows) · flow",
-        "attention-gradient (graph) · rollout",
-        "attention-gradient (graph) · flow",
-    ]
-    assert all(
-        m.normalize == ("none" if "gradient" in str(m.edges) else "rows")
-        for m in found
-        if "(" not in m.name and m.edges
-    )
     assert not any(m.receptive_field for m in found)
 
 
@@ -166,56 +149,6 @@ def test_integrated_gradients() -> None:
     expected = np.abs(model("classifier").integrated_gradients(TEXT).row())[1:-1]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert expected.max() > 1e-4
-
-
-def test_methods_do_not_depend_on_their_company() -> None:
-    methods, together = scored("classifier")
-    for i in (2, 10, 20, len(methods) - 3):
-        one = score_text(model("classifier"), TEXT, [methods[i]], seed=3)
-        assert np.array_equal(one.scores[0], together.scores[i])
-
-
-def test_seconds_are_of_all_that_a_method_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, calls = 0.0, 0
-
-    def perf_counter() -> float:
-        """Make the timings one second, two, then four, so that a sum identifies its parts."""
-        nonlocal now, calls
-        now += 2.0 ** (calls // 2) if calls % 2 else 0.0
-        calls += 1
-        return now
-
-    monkeypatch.setattr(methods_module, "time", SimpleNamespace(perf_counter=perf_counter))
-    methods = [
-        Method("mean · raw", "paper", "mean", "rows", "raw"),
-        Method("mean · flow", "paper", "mean", "rows", "flow"),
-        Method("alti · raw", "edges", "alti", "rows", "raw"),
-        Method("gradient · raw", "edges", "gradient", "none", "raw"),
-        Method("gradient (rows) · flow", "edges", "gradient", "rows", "flow"),
-        Method("attention-gradient · rollout", "edges", "attention-gradient", "none", "rollout"),
-        *(Method(name, "importance") for name in WITHOUT_CAPTUM),
-        Method("random", "baseline"),
-    ]
-    found = score_text(model("classifier"), TEXT, methods)
-    order = (
-        "pass", "capture", "mean", "mean raw", "mean flow", "alti", "alti raw", "capture with gradient", "gradient",
-        "gradient raw", "rows", "rows flow", "attention-gradient", "its rollout", "blank-out",
-    )  # fmt: skip
-    took = {what: 2.0**i for i, what in enumerate(order)}
-    needs = [
-        ("capture", "mean", "mean raw"),
-        ("capture", "mean", "mean flow"),
-        ("capture", "alti", "alti raw"),
-        ("capture with gradient", "gradient", "gradient raw"),
-        ("capture with gradient", "rows", "rows flow"),
-        ("capture with gradient", "attention-gradient", "its rollout"),
-        ("blank-out",),
-        ("pass",),
-        ("pass",),
-        (),
-    ]
-    assert found.seconds.tolist() == [sum(took[what] for what in own) for own in needs]
-    assert found.pass_seconds == took["pass"]
 
 
 def test_seconds_are_there() -> None:

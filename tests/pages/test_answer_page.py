@@ -17,8 +17,8 @@ from attnflow.answer_rows import mean_shares
 from attnflow.view import answer_numbers
 from attnflow.view.answer_page import document_of, html_of, written_document
 from attnflow.view.page import file_of
-from benchmarks.answer_documents import synthetic
 from benchmarks.shapes import FOLDER, scenes
+from helpers.answer_documents import synthetic
 from helpers.answers import ANSWER, chatted, decoder, shared
 from helpers.browser import opened, settle
 

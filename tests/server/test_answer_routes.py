@@ -6,7 +6,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ pytest.importorskip("transformers", reason="models need torch and transformers")
 import attnflow as af
 from attnflow.server import edits, writing
 from attnflow.server.app import Server
-from attnflow.server.limits import Limits, Refusal
+from attnflow.server.limits import Limits
 from attnflow.server.queue import Job
 from attnflow.server.service import Served, served
 from attnflow.view.answer_page import document_of
@@ -133,7 +132,8 @@ def test_what_an_answer_loses_without_a_part_of_its_prompt(
         assert answer.status == 422 and answer.error.startswith(sentence), answer.error
 
 
-def test_answers_that_cannot_be(server: Server) -> None:
+def test_answers_that_cannot_be(server: Server, writer: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer.model, "answer", lambda *_, **__: pytest.fail("the model ran"))
     answer = ask(server, "POST", "/api/answers", {"model": "verb-number", "text": "the key"})
     assert (answer.status, answer.error) == (
         422,
@@ -253,40 +253,3 @@ def test_edits_that_cannot_be(server: Server) -> None:
 def test_a_model_without_an_answer_takes_no_edit() -> None:
     with pytest.raises(af.errors.InputError, match="has no head, so it answers nothing"):
         edits.edit(bert("BertModel"), "the key", "the", 1, False)
-
-
-@pytest.mark.parametrize(
-    ("text", "word", "left"),
-    [
-        ("a b c", "b", "a c"),
-        ("a b", "a", "b"),
-        ("a b", "b", "a"),
-        ("not bad, really", "bad", "not, really"),
-        ("(a b) c", "a", "(b) c"),
-        ("a\nb\nc", "b", "a\nc"),
-        ("ab", "b", "a"),
-    ],
-)
-def test_no_space_is_left_over(text: str, word: str, left: str) -> None:
-    start = text.index(word)
-    assert edits.without(text, start, start + len(word)) == left
-
-
-def test_a_given_answer_that_is_too_long_is_refused_before_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Tokenizer:
-        chat_template = None
-
-        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
-            return {"input_ids": list(range(len(text.split())))}
-
-    class Writer:
-        tokenizer = Tokenizer()
-
-        def answer(self, *given: Any, **options: Any) -> None:
-            raise AssertionError("the model ran")
-
-    monkeypatch.setattr(writing, "read_prompt", lambda model, prompt: prompt.split())
-    request = SimpleNamespace(model="m", text="a b c", answer="cat " * 300, tokens=5)
-    job = SimpleNamespace(progress=lambda *told: None)
-    with pytest.raises(Refusal, match="the prompt has 3 tokens, the answer 300, and this server accepts 128"):
-        writing.answered(Writer(), request, 128, None, job)  # type: ignore[arg-type]

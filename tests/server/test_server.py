@@ -617,7 +617,6 @@ def test_a_slow_body_holds_nobody_and_is_given_up(server: Server) -> None:
     ("image", "sentence"),
     [
         ("***", "the image is not base64: expected a PNG or JPEG file, encoded in base64"),
-        ("é", "the image is not base64: expected a PNG or JPEG file, encoded in base64"),
         (base64_of(b"no image"), "the image cannot be read: expected a complete PNG or JPEG file, encoded in base64"),
         (
             base64_of(b"GIF89a" + png()),
@@ -757,22 +756,14 @@ def test_every_answer_carries_what_browsers_should_know(server: Server) -> None:
     ("body", "status", "sentence"),
     [
         (b"{", 422, "the body is not JSON: expected one object; see /openapi.json"),
-        (b"", 422, "the body is not a JSON object: expected one; see /openapi.json"),
         (b"[]", 422, "the body is not a JSON object: expected one; see /openapi.json"),
         (
             b"[" * 60000,
             400,
             "the body is not readable JSON: expected one object; see /openapi.json",
         ),
-        (
-            b"\xff\xfe{",
-            400,
-            "the body is not readable JSON: expected one object; see /openapi.json",
-        ),
         ({}, 422, "the field 'model' is missing; see /openapi.json"),
         ({"model": "m", "txt": "a"}, 422, "unknown field 'txt': see /openapi.json for the known fields"),
-        ({"model": "m", "text": 3}, 422, "the field 'text' is not valid: it should be a valid string"),
-        ({"model": "m", "query": "2"}, 422, "the field 'query' is not valid: it should be a valid integer"),
         ({"model": "m", "query": True}, 422, "the field 'query' is not valid: it should be a valid integer"),
         ({"model": "m", "query": -1}, 422, "the field 'query' is not valid: it should be greater than or equal to 0"),
         (
@@ -917,17 +908,6 @@ def test_a_server_from_its_start_to_its_end(command: subprocess.Popen[str]) -> N
             assert waiting.getresponse().status == 503
     out, err = command.communicate(timeout=20)
     assert (command.returncode, out, err) == (0, "", "")
-
-
-def test_a_taken_port_is_one_sentence_and_status_2() -> None:
-    with closing(commands.listen("127.0.0.1", 0)) as sock:
-        taken = str(sock.getsockname()[1])
-        command = [sys.executable, "-m", "attnflow", "serve", "--port", taken]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    sentence = (
-        f"attnflow: port {taken} is already in use: give another one with --port, or --port 0 to pick a free one\n"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
 
 
 def test_a_port_that_is_taken_and_hosts_that_are_not_here() -> None:

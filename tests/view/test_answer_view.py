@@ -130,23 +130,6 @@ def test_shades_are_shares(model: Any) -> None:
     assert len({shade for _, shade in wanted}) > 5
 
 
-def test_what_speaks_against_is_not_shaded(model: Any) -> None:
-    answer = model.answer(MINUTES, answer=[40])
-    parts = answer.sources(signed=True).row()
-    against = {place for i, (a, b) in enumerate(answer.prompt.offsets) if parts[i] < 0 for place in range(a, b)}
-    alone = {place for place in against if not shared(place, np.clip(parts, 0, None), answer.prompt.offsets)}
-    text = printed(answer, colour=True, width=1000).split("→")[0].split("\n\n", 1)[1]
-    places = [place for place, character in enumerate(MINUTES) if not character.isspace()]
-    assert len(alone) > 5
-    assert {shade for place, (_, shade) in zip(places, shades(text), strict=True) if place in alone} == {None}
-
-
-def test_marks_of_the_chat_are_dim(answer: Any) -> None:
-    text = printed(answer, colour=True)
-    mark = text.split("\n\n", 1)[1].split("\n")[0]
-    assert "\x1b[2m<|start|>\x1b[0m" in mark and {shade for _, shade in shades(mark)} == {None}
-
-
 def test_the_explained_span_is_underlined(answer: Any) -> None:
     span = "rusty key"
     view = answer_view.AnswerView(answer)
@@ -259,7 +242,7 @@ def test_json_has_everything(answer: Any, tmp_path: Path) -> None:
     assert document["provenance"]["attnflow"] == af.__version__
 
 
-def test_files_of_a_span(answer: Any, tmp_path: Path) -> None:
+def test_json_of_a_span(answer: Any) -> None:
     document = answer.to_dict("word", span="rusty key")
     chosen = document["sources"]["answer_tokens"]
     assert (
@@ -269,10 +252,6 @@ def test_files_of_a_span(answer: Any, tmp_path: Path) -> None:
     assert document["sources"]["shares"] == answer.sources("rusty key").row().tolist()
     assert [one["share"] for one in document["sources"]["units"]] == answer.sources("rusty key", "word").row().tolist()
     assert document["evidence"] == answer.sources("rusty key").provenance["evidence"]
-    answer.save(tmp_path / "span.csv", unit="word", span="rusty key")
-    np.testing.assert_array_equal(
-        af.TokenAttention.load(tmp_path / "span.csv").values, answer.sources("rusty key", "word").values
-    )
 
 
 def test_large_matrices_keep_their_strongest_parts(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,8 @@ import csv
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -40,8 +37,6 @@ METHODS = ("answer_inputs", *VIEWS, "gradient", "blank-out")
 OF_DECODERS = ("answer_rows", *METHODS[1:])
 ODD = ["[CLS]", "$x", "a$b$", "_^{", "日本", "🙂", "a\nb", "\ud800", "internationalisation-of-things", "\\frac", "<b>&", "",
        "%", "שלום", "مرحبا", "[bold]", "\x1b[31m"]  # fmt: skip
-SHOWN = {"a\nb": "a\\nb", "\ud800": "\\ud800", "internationalisation-of-things": "internationalisatio…", "": "''",
-         "\x1b[31m": "\\x1b[31m"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -315,19 +310,6 @@ def test_json_and_csv_read_back(model: Any, tmp_path: Path) -> None:
         assert [row["token"] for row in csv.DictReader(file)] == [t.replace("\ud800", "\\ud800") for t in ODD]
 
 
-@pytest.mark.long
-def test_an_svg_holds_every_token_once_a_method(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
-    for name in ("one.svg", "two.svg"):
-        made(ODD).save(tmp_path / name)
-    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
-    words = [
-        "".join(e.itertext()) for e in ElementTree.parse(tmp_path / "one.svg").iter("{http://www.w3.org/2000/svg}text")
-    ]
-    for token in ODD:
-        assert words.count(SHOWN.get(token, token)) == len(METHODS), token
-
-
 def test_a_pdf_brings_its_fonts(tmp_path: Path, found: Comparison) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     found.save(tmp_path / "x.pdf")
@@ -475,7 +457,6 @@ def test_unknown_words_are_told(model: Any) -> None:
     ("call", "message"),
     [
         (lambda m: compare(m, TEXT, query="all"), "query 'all': a comparison has one query; expected its position or token"),
-        (lambda m: compare(m, TEXT, query=[1, 2]), "query=[1, 2]: a comparison has one query; expected its position or token"),
         (lambda m: compare(m, TEXT, layer=None), "layer=None: a comparison has one layer; expected an int, such as -1 for the last"),
         (lambda m: compare(m, TEXT, importance=("beauty",)), "importance 'beauty': expected some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
         (lambda m: compare(m, TEXT, importance="much"), "importance 'much': expected one of 'none', 'fast', 'full', a number of seconds, or some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
@@ -483,7 +464,6 @@ def test_unknown_words_are_told(model: Any) -> None:
         (lambda m: compare(m, TEXT).row("shapley"), "'shapley' is not in this comparison: expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
         (lambda m: compare(m, TEXT).show("size"), "sort 'size': expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
         (lambda m: compare(m, TEXT).save("x.doc"), "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
-        (lambda m: compare(m, TEXT).plot(width=1), "width=1: expected inches from 2 to 27.6, or None"),
         (lambda m: made(["a"] * 1001).plot(), "plot() of 1,001 tokens: expected at most 1,000; save longer texts as .csv or .json"),
         (lambda m: render(made(["a", "b"]), width=0), "width=0: expected a number of columns, or None for the width of the terminal"),
     ],
@@ -515,8 +495,6 @@ def test_the_command_prints_writes_and_reads(tmp_path: Path, model: Any) -> None
     ("words", "message"),
     [
         (["--layer", "L9"], "layer 'L9': expected L1 to L6, or last"),
-        (["--layer", "all"], "layer 'all': expected L1 to L6, or last"),
-        (["--query", "all"], "query 'all': a comparison has one query; expected its position or token"),
         (
             ["--sort", "size"],
             "--sort 'size': expected one of answer_inputs, answer_rows, raw, rollout, flow, gradient, blank-out",
@@ -525,40 +503,9 @@ def test_the_command_prints_writes_and_reads(tmp_path: Path, model: Any) -> None
             ["--importance", "much"],
             "--importance 'much': expected none, fast, full, or a number of seconds for blank-out",
         ),
-        (["-o", "x.doc"], "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
         (["--target", "the"], "target is for encoder-decoder models, and this model is not one: leave it out"),
     ],
 )
 def test_the_command_refuses_in_one_sentence(words: list[str], message: str) -> None:
     told = run(TEXT, *words)
     assert isinstance(told.exception, af.InputError) and str(told.exception) == message and told.stdout == ""
-
-
-def test_the_command_is_there_without_torch_and_matplotlib() -> None:
-    code = "import sys, attnflow.cli.compare; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\n", done.stderr
-
-
-@pytest.mark.long
-def test_long_words_agree_in_a_model_that_knows_nothing() -> None:
-    """docs/reading.md warns of this: over words, attention and importance both sum pieces."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    tokenizer = wordpiece()
-    torch.manual_seed(0)
-    shape = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
-    untrained = af.wrap(BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **shape)), tokenizer)
-    texts = [
-        "the unbelievable key is a cabinet to the book",
-        "nobody is to answer the uncharacteristic book",
-        "a key to the immeasurable cabinetmaker is the answer",
-    ]
-    for view in ("raw", "rollout", "flow"):
-        pieces, words = (
-            np.mean(
-                [compare(untrained, text, words=over, special=False).correlation(view, "blank-out") for text in texts]
-            )
-            for over in (False, True)
-        )
-        assert pieces < 0.2 and words > 0.4, (view, pieces, words)

@@ -20,7 +20,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT
 import attnflow as af
 from attnflow.capture.passes import Step
 from attnflow.view import document, packing, page
-from attnflow.view.explain import explain, traced
+from attnflow.view.explain import explain
 from helpers.architectures import hf
 from helpers.small_models import sinking
 from helpers.small_tokenizers import byte_level, wordpiece
@@ -83,15 +83,6 @@ def held(file: str) -> dict[str, Any]:
     return document
 
 
-def test_arrays_come_back_as_they_were() -> None:
-    random = np.random.default_rng(0)
-    for values in (random.random((2, 3, 5)), random.random((4, 2)).astype(np.float32)):
-        back = unpacked(packing.packed(values))
-        assert back.dtype == values.dtype and np.array_equal(back, values)
-    pixels = random.integers(0, 256, (3, 4, 3), np.uint8)
-    assert np.array_equal(unpacked(packing.packed(pixels)), pixels)
-
-
 def test_the_largest_of_each_row() -> None:
     matrix = np.random.default_rng(0).dirichlet(np.ones(30), size=20)
     (back,) = unrounded(packing.rounded([matrix], most=5), [(20, 30)])
@@ -138,17 +129,6 @@ def test_words_have_flows_of_their_own(pieces: Any) -> None:
     assert [list(group) for group in words.word_groups] == [list(g) for g in found["units"]["words"]["groups"]]
     assert np.allclose(unpacked(found["methods"]["words"]["flow"]["values"]), words.flow(query="all").values)
     assert found["state"]["unit"] == "words" and found["importance"] == []  # without a mask there is no answer
-
-
-def test_heads_are_not_even_kept_where_the_page_would_not_hold_them(
-    pieces: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(traced(pieces, TEXT).weights) == 3 and len(traced(pieces, (TEXT, TEXT)).weights) == 3
-    n = len(pieces.trace(TEXT).tokens)
-    monkeypatch.setattr(document, "HEADS", 3 * 4 * n)
-    assert traced(pieces, TEXT).weights
-    monkeypatch.setattr(document, "HEADS", 3 * 4 * n - 1)
-    assert not traced(pieces, TEXT).weights
 
 
 def test_a_masked_model_opens_at_its_mask(pieces: Any) -> None:
@@ -391,7 +371,7 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
 
 @pytest.mark.parametrize("make", [
     lambda t: t.flow().normalized(), lambda t: t.flow(normalize=True), lambda t: t.rollout(start=2),
-    lambda t: t.rollout().without_special().normalized(),
+    lambda t: t.rollout().without_special().normalized(), lambda t: t.rollout(layer=-1, sinks="residual"),
 ])  # fmt: skip
 def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
     """Values that the page would not recompute from the trace are shown as they are."""

@@ -227,12 +227,6 @@ def test_the_graph_has_an_edge_for_every_weight_as_strong_as_its_share():
     assert turned == set(ends)
 
 
-def test_of_many_tokens_only_the_strongest_edges_are_drawn():
-    tokens = [f"t{i}" for i in range(20)]
-    assert len(layered_graph({"raw": result(tokens)}).axes[0].collections[0].get_segments()) == 3 * 20 * 3
-    assert len(layered_graph({"raw": result(tokens)}, edges=1).axes[0].collections[0].get_segments()) == 3 * 20
-
-
 def test_maps_have_the_first_layer_lowest_and_one_scale_a_view():
     rows = [(str(i), {name: result(WORDS, name, 3, 0, seed=i) for name in ("raw", "flow")}) for i in range(2)]
     figure = layer_maps(rows)

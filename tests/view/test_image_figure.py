@@ -16,8 +16,7 @@ from attnflow import InputError, TokenAttention
 from attnflow.view import sheet
 from attnflow.view.colour import overlay_colours
 from attnflow.view.comparison import Comparison, compare
-from helpers.architectures import IMAGE, hf
-from helpers.image_models import PIXELS, shapes_classifier
+from helpers.image_models import shapes_classifier
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib, an optional dependency")
 
@@ -175,15 +174,6 @@ def test_correlations_are_over_patches(compared: Comparison) -> None:
     assert compared.correlation("raw", "blank-out") == pytest.approx(spearman(raw, blank))
     bare = compare(shapes_classifier(), compared.image, special=False)
     np.testing.assert_allclose(bare.correlations, compared.correlations)
-
-
-def test_a_model_without_a_head_says_what_is_left_out() -> None:
-    headless = compare(af.wrap(hf("ViTModel", **IMAGE)()), PIXELS)
-    figure = headless.plot()
-    assert len(panels(figure)) == 3 and "ρ" not in " ".join(words(figure))
-    foot = " ".join(words(figure)[-4:])
-    assert "No answer edges and no gradient and no blank-out: Model('ViTModel', ViTModel) has no head, so it" in foot
-    assert foot.endswith("answers nothing.") and not list(overlaps(figure))
 
 
 def test_arguments_that_fit_nothing() -> None:

@@ -135,16 +135,6 @@ def test_it_keeps_to_its_width(width: int) -> None:
         assert max(cell_len(line) for line in text.splitlines()) <= width
 
 
-def test_bars_have_eighths_and_lengths_in_proportion() -> None:
-    bars = [line.split()[-1] for line in printed(result([40, 20, 1, 0.25, 39.5])).splitlines()[2:]]
-    assert bars == ["█" * 40, "█" * 20, "█", "▎", "█" * 39 + "▌"]
-
-
-def test_negative_values_have_bars_of_their_own() -> None:
-    lines = printed(result([-1, 0.5])).splitlines()
-    assert lines[2:] == ["0  t0  -1.000  " + "░" * 40, "1  t1   0.500  " + "█" * 20]
-
-
 def test_a_token_that_speaks_against_the_answer_is_marked() -> None:
     """It has a sign, another bar, a line below the table, and an underline in colour; shades start at 0."""
     about = {"answer": {"kind": "class", "name": "good"}, "edges": "answer", "values": "signed shares"}
@@ -240,13 +230,6 @@ def test_the_row_is_the_one_asked_for() -> None:
         af.InputError, match="this result has 2 queries: give one, by position or token, of 4 'a', 6 'b'"
     ):
         r.show()
-
-
-@pytest.mark.parametrize("width", [0, -1, 2.5, True, "80"])
-def test_a_width_that_is_none(width: Any) -> None:
-    with pytest.raises(af.InputError) as caught:
-        render(SENTENCE, width=width)
-    assert str(caught.value) == f"width={width!r}: expected a number of columns, or None for the width of the terminal"
 
 
 IMAGE = result([9, 0, 1, 2, 3, 4, 5], special=[True] + [False] * 6, patches=(2, 3))

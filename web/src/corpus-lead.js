@@ -1,9 +1,12 @@
 import { shadeStyle, shares, extent } from "./colour.js";
-import { decimals } from "./charts.js";
 import { el, flattened, plainToken, tokenLine, tokenNodes } from "./draw.js";
 import { many, pick, switched, checks } from "./frame.js";
 
 /** @import { Child, Corpus, CorpusContext, CorpusGroup, CorpusPage, CorpusSplit, GroupWord } from "./types" */
+
+/** Format with a fixed number of decimals, so that columns can be compared. @param {number | null | undefined} x */
+const decimals = (x, digits = 3) =>
+  typeof x === "number" && Number.isFinite(x) ? x.toFixed(digits).replace("-", "−") : "–";
 
 const ALL = 15; // words in the list of all texts
 const EACH = 10; // words in the list of a group

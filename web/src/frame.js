@@ -9,7 +9,7 @@ import { makeTheme } from "./theme.js";
 export const many = (n, name) => `${n.toLocaleString("en")} ${name}${n === 1 ? "" : "s"}`;
 
 /** @param {string} text */
-export const listed = (text) => (text ? text.split(",") : []);
+const listed = (text) => (text ? text.split(",") : []);
 
 /** Return the short name of a model: for a path, its last two parts.
  *
@@ -38,14 +38,6 @@ export function panel(name, title, hint, controls, ...body) {
   const top = el("header", {}, el("h2", {}, title), controls);
   return el("section", { class: "panel", "data-panel": name }, top, el("p", { class: "hint" }, hint), body);
 }
-
-/** A table that may scroll sideways.
- *
- * @param {string} name
- * @param {HTMLTableElement} table
- */
-export const wideTable = (name, table) =>
-  el("div", { class: "scroll wide", tabindex: 0, role: "region", "aria-label": name }, table);
 
 /** A menu for one name of the state, the same in every panel that has it.
  *

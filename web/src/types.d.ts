@@ -278,16 +278,6 @@ export interface PanelsPage {
   /** Aborts when the page is closed. */
   signal: AbortSignal;
 }
-/** A mark of a chart, and the lines of its tooltip. */
-export interface Mark {
-  node: SVGElement;
-  lines: string[];
-}
-export interface Interval {
-  mean: number | null;
-  low: number | null;
-  high: number | null;
-}
 export interface Provenance {
   model?: string;
   revision?: string;

@@ -17,7 +17,6 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from attnflow.errors import InputError, ModelError
 
-
 SPLIT = (
     "the weights of this model are split over several processes (tensor parallelism or FSDP): load it in one process, "
     "over several GPUs with device_map='auto'"

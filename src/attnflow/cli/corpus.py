@@ -50,8 +50,7 @@ def run(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="INPUT",
-            help="A file or folder (.txt, .csv, .tsv, .jsonl, each also as .gz; .parquet).",
+            metavar="INPUT", help="A file or folder (.txt, .csv, .tsv, .jsonl, each also as .gz or .xz; .parquet)."
         ),
     ],
     output: Annotated[

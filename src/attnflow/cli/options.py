@@ -142,15 +142,15 @@ def check_output(output: Path | None, extensions: Iterable[str]) -> None:
 def check_reads_text(model: Model, text: str) -> None:
     """Refuse the path of a file as the text of a model that reads text."""
     extension = Path(text).suffix.lower()
+    if extension in SOUNDS and len(text.split()) == 1:
+        raise InputError(
+            f"{text!r} is a sound file: expected a text; Model.trace in Python takes the tensors of a sound"
+        )
     try:
         if not extension or not Path(text).is_file():
             return
     except (OSError, ValueError):  # too long for a path, or no path
         return
-    if extension in SOUNDS:
-        raise InputError(
-            f"{text!r} is a sound file: expected a text; Model.trace in Python takes the tensors of a sound"
-        )
     if getattr(model.model, "main_input_name", "") == "pixel_values":
         return
     if extension in IMAGES:

@@ -151,9 +151,7 @@ def _walk(corpus: Corpus) -> Generator[tuple[int, int, int, int, Text]]:
 
 
 def digest(texts: Sequence[Text]) -> str:
-    """Return a hash of texts: of the lengths of all fields, then of their strings, so that different texts never give the
-    same bytes.
-    """
+    """Hash the lengths of all fields, then their strings: different texts never give the same bytes."""
     fields = [field for text in texts for field in (text[:4] if text.answer is None else text)]
     lengths = [None if field is None else len(field) for field in fields]
     joined = "".join(field for field in fields if field)

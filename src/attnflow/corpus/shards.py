@@ -85,7 +85,7 @@ def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
     """Find the score columns of a shard.
 
     Rows of raw attention and rollout already sum to 1, unless rollout is a ratio or the edges are not attention. Rows
-    of flow, gathered edges and importance are divided by their sums. Differences may be negative, and are not shares.
+    of flow and importance are divided by their sums. Differences may be negative, and are not shares.
     settings: of the job.
     """
     receptive_field, edges = settings.get("receptive_field"), settings.get("edges")

@@ -6,17 +6,11 @@ import numpy as np
 
 from attnflow.capture.prompt import AnswerLabels, Part, Prompt
 from attnflow.view.answer_numbers import Faded
-from attnflow.view.answer_page import Explained, written_document
-from attnflow.view.page import file_of
+from attnflow.view.answer_page import Explained
 
 WORDS = ("the", "harbour", "museum", "was", "founded", "by", "a", "town", "council", "engineer", "of", "many", "ships")
 DOCUMENT = 1500
 """Words in a document of a long prompt."""
-
-
-def synthetic_page(tokens: int, answer: int, seed: int = 0) -> str:
-    """Return a page in which every word is a token, with sentences, paragraphs and documents."""
-    return file_of("a long answer · attnflow", written_document(synthetic(tokens, answer, seed), "sentence"), "answer")
 
 
 def synthetic(tokens: int, answer: int, seed: int = 0) -> Explained:
