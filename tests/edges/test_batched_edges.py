@@ -160,8 +160,6 @@ def test_edges_of_a_batch_are_those_of_its_texts(name: str, edges: str, normaliz
         )
 
 
-
-
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("name", ["classifier", "llama"])
 def test_a_text_that_is_not_finite_refuses_its_batch(name: str, value: float) -> None:

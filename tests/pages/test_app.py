@@ -410,14 +410,14 @@ def test_two_texts_beside_each_other(browser: Any, address: str) -> None:
 
 
 def test_a_page_saved_from_the_app_opens_by_itself(browser: Any, address: str, tmp_path: Path) -> None:
-    with visiting(browser, address, "#p=2:subject") as page:
+    with visiting(browser, address, "#t=2") as page:
         slot(page).locator(".keep > summary").click()
         with page.expect_download() as download:
             slot(page).locator('.keep [data-kind="page"]').click()
         download.value.save_as(tmp_path / "page.html")
     with opened(browser, tmp_path / "page.html") as page:
         assert page.title() == f"{EXAMPLE} · attnflow"
-        assert page.get_by_label("name of key").input_value() == "subject"
+        assert page.locator(".reading .chosen").inner_text() == "key"
         assert page.locator(".slot").count() == 0
 
 

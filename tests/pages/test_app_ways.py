@@ -203,12 +203,12 @@ def test_results_of_another_text_or_model_are_grey(visit: Any) -> None:
 
 
 def test_places_in_another_text_are_no_places_in_this(visit: Any) -> None:
-    page = visit("#model=classes&text=the+key+to+the+cabinets&q=2&p=2&theme=dark")
-    assert re.search(r"[#&]q=2&p=2", page.evaluate("location.hash"))
+    page = visit("#model=classes&text=the+key+to+the+cabinets&q=2&t=2&theme=dark")
+    assert re.search(r"[#&]q=2&t=2", page.evaluate("location.hash"))
     page.get_by_label("text", exact=True).fill("the keys")
     page.get_by_label("text", exact=True).press("Control+Enter")
     idle(page)
-    assert not re.search(r"[#&][qp]=", page.evaluate("location.hash"))
+    assert not re.search(r"[#&][qt]=", page.evaluate("location.hash"))
     assert "theme=dark" in page.evaluate("location.hash")
 
 

@@ -24,13 +24,13 @@ from helpers.page_reading import (
     view_of,
 )
 
-PANELS = {"graph": ("compare", "layers", "map", "graph"), "paths": ("flow",), "heads": ("heads",)}
+PANELS = {"graph": ("page", "compare", "layers", "map", "graph"), "paths": ("flow",), "heads": ("heads",)}
 
 
 @pytest.mark.parametrize("which", ["sentence", "hostile"])
 def test_exports(browser: Any, which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     case: Case = request.getfixturevalue(which)
-    with opened(browser, case.path, "#theme=dark&q=3") as page:
+    with opened(browser, case.path, "#theme=dark") as page:
         figure = exported(page, "page", "svg")
         root = ElementTree.fromstring(figure)
         pixels = exported(page, "page", "png")

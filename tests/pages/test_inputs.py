@@ -28,45 +28,11 @@ from helpers.page_reading import (
     column,
     flows_shown,
     lightness,
-    rgb,
     rows_of,
     selection,
     text_of,
     view_of,
 )
-
-
-def test_receptive_field_of_a_decoder(browser: Any, decoder: Case) -> None:
-    trace = decoder.trace
-    last = len(trace.tokens) - 1
-    with opened(browser, decoder.path) as page:
-        assert page.locator('.query [aria-selected="true"]').inner_text() == trace.tokens[last]
-        for field, query in (
-            ("ratio", last),
-            ("difference", last),
-            ("layer", last),
-            ("ratio", 3),
-            ("layer", 3),
-            ("difference", 3),
-            ("", 3),
-        ):
-            page.get_by_label("receptive field").select_option(field)
-            page.locator(f'.query [data-q="{query}"]').click()
-            settle(page)
-            rows = as_json(page, "layers")
-            for m in ("rollout", "flow"):
-                wanted = view_of(trace, m, query, receptive_field=field or None)
-                np.testing.assert_allclose(column(rows, m).reshape(wanted.shape), wanted, rtol=1e-6, atol=1e-9)
-            np.testing.assert_allclose(column(rows, "raw").reshape(3, -1), view_of(trace, "raw", query), rtol=1e-6)
-        assert "f" not in selection(page)
-        choose(page, f="layer", v="paths", t=1)
-        value = float(page.locator("strong.value").get_attribute("data-value"))
-        assert value == pytest.approx(view_of(trace, "flow", receptive_field="layer")[-1, 1], abs=1e-6)
-        choose(page, f="difference", q=3)
-        assert page.get_by_label("receptive field").input_value() == "difference"
-        negative = view_of(trace, "rollout", 3, receptive_field="difference")[-1] < 0
-        hues = [rgb(token["back"])[0] > rgb(token["back"])[2] for token in rows_of(page)["rollout"]["tokens"]]
-        assert negative.any() and hues == negative.tolist()  # negative values have the other hue
 
 
 def test_source_and_target(browser: Any, translation: Case) -> None:
@@ -88,7 +54,8 @@ def test_source_and_target(browser: Any, translation: Case) -> None:
             rows = as_json(page, "map")
             wanted = getattr(trace, m)(query="all", layer=-1).values[0]
             np.testing.assert_allclose(column(rows, m).reshape(wanted.shape), wanted, rtol=1e-6, atol=1e-9)
-        for layer, query, token in ((3, 9, 2), (2, 7, 4), (1, 8, 6)):
+        for flow in translation.page.document["flows"][::4]:
+            layer, query, token = flow["layer"] + 1, flow["query"], flow["token"]
             choose(page, v="paths", l=layer, q=query, t=token)
             graph = [m.astype(float) for m in trace.graph()[: trace.ends[layer - 1] + 1]]
             limits = [m.copy() for m in graph]
@@ -99,7 +66,7 @@ def test_source_and_target(browser: Any, translation: Case) -> None:
                 view_of(trace, "flow", query)[layer - 1, token], abs=1e-9
             )
             check_paths(page, graph, query, token, layer, trace.tokens, levels, limits)
-        choose(page, v="graph")
+        choose(page, v="graph", q=9)
         page.locator('circle[data-level="8"][data-position="9"]').hover()
         amounts = carried(trace.graph().astype(float), 9, 7)
         takes = page.locator(".tip div").nth(1).inner_text()
@@ -168,9 +135,10 @@ def test_patches_of_an_image(browser: Any, images: tuple[Case, Case], tmp_path: 
         page.locator('circle[data-level="5"][data-position="5"]').hover()
         assert page.locator(".tip div").first.inner_text() == "5 at L4"
         graph = [m.astype(float) for m in trace.graph()]
-        choose(page, q=5, v="paths", t=40)
-        value = page.locator("strong.value")
-        assert float(value.get_attribute("data-value")) == pytest.approx(af.max_flow(graph, 5, 40).value, abs=1e-12)
+        own = swin.page.document["flows"][0]
+        choose(page, q=own["query"], v="paths", t=own["token"])
+        value, solved = page.locator("strong.value"), af.max_flow(graph, own["query"], own["token"])
+        assert float(value.get_attribute("data-value")) == pytest.approx(solved.value, abs=1e-12)
         choose(page, q=5, v="heads")
         assert "This page does not include single heads" in page.locator('[data-view="heads"] .why').inner_text()
 
@@ -318,9 +286,11 @@ def test_flow_of_the_query_alone(browser: Any, saved: Any) -> None:
         choose(page, q=9, m="flow", v="heads")
         assert page.locator(".whole .why").is_visible()
         assert "This page includes single heads only for 5" in page.locator('[data-view="heads"] .why').inner_text()
-        choose(page, q=9, t=3, l=2, v="paths")  # solves one flow
-        value = float(page.locator("strong.value").get_attribute("data-value"))
-        assert value == pytest.approx(af.max_flow(A[:2], 9, 3).value, abs=1e-6)
+        choose(page, q=9, t=3, l=2, v="paths")
+        assert (
+            "This page carries the paths of flow only for the strongest words of 5,"
+            in page.locator(".bottleneck").inner_text()
+        )
         page.get_by_role("button", name="show 5").click()
         settle(page)
         assert rows_of(page)["flow"]["why"] == "" and page.locator('.query [aria-selected="true"]').inner_text() == "5"
@@ -359,10 +329,10 @@ def test_rounded_weights(browser: Any, saved: Any) -> None:
             assert rows_of(page)[m]["small"] == "≈"
         assert "raw attention ≈" in page.locator('[data-panel="layers"] svg text').all_text_contents()
         assert rows_of(page)["flow"]["why"] == "flow was computed only for 0: show 0"
-        choose(page, q=7, l=2, t=4, v="paths")
+        choose(page, q=0, v="paths")  # from the weights as they are
+        token = int(page.get_by_label("input token").input_value())
         value = page.locator("strong.value")
-        assert value.inner_text().startswith("≈ ")
-        assert float(value.get_attribute("data-value")) == pytest.approx(af.max_flow(A[:2], 7, 4).value, rel=0.04)
+        assert float(value.get_attribute("data-value")) == pytest.approx(af.max_flow(A, 0, token).value, rel=1e-6)
         choose(page, q=7, v="graph")
         assert re.fullmatch(
             r"the [\d,]+ strongest of [\d,]+ edges", page.locator('[data-view="graph"] .hint').first.inner_text()
@@ -405,7 +375,6 @@ def test_weights_left_out(browser: Any, saved: Any, tmp_path: Path, monkeypatch:
         np.testing.assert_allclose(column(rows, "raw"), weights[-1, 0, 0], rtol=2e-6)
         reasons = {
             "graph": "The graph needs the weights, which this page does not include.",
-            "paths": "Flow paths need the weights, which this page does not include.",
         }
         for query in (0, 3):
             page.locator(f'.query [data-q="{query}"]').click()

@@ -15,7 +15,6 @@ import torch
 
 import attnflow as af
 from attnflow.evaluate.statistics import spearman
-from attnflow.view.page import of_weights
 from helpers.architectures import hf
 from helpers.browser import exported, opened, settle
 from helpers.page_reading import (
@@ -53,7 +52,7 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
             assert list(rows[0])[5:] == list(wanted)
             assert [row["token"] for row in rows] == list(trace.tokens)
             for method, values in wanted.items():
-                np.testing.assert_allclose(column(rows, method), values, rtol=1e-12, atol=1e-15)
+                np.testing.assert_allclose(column(rows, method), values, rtol=1e-6, atol=1e-9)
             table = table_of(page, ".numbers table")
             assert [row[:2] for row in table[1:]] == [[str(i), t] for i, t in enumerate(trace.tokens)]
             check_numbers([row[2:] for row in table[1:]], np.stack(list(wanted.values()), 1))
@@ -62,15 +61,8 @@ def test_compare_tells_the_numbers_of_the_library(browser: Any, sentence: Case) 
             for method in ("answer_inputs", *METHODS):
                 found = [float(title.split(": ")[1]) for title, _ in shown[method]["rho"]]
                 rho = [spearman(np.abs(wanted[method]), wanted[w.method]) for w in sentence.worth]
-                np.testing.assert_allclose(found, rho, rtol=1e-12)
+                np.testing.assert_allclose(found, rho, rtol=1e-6)
                 check_numbers([text for _, text in shown[method]["rho"]], rho, digits=2)
-            pairs = page.locator(".matrix td[title]").evaluate_all("cells => cells.map(cell => cell.title)")
-            names = list(wanted)
-            below = [(names[i], names[j]) for i in range(1, len(names)) for j in range(i)]
-            found = [float(title.split(": ")[1]) for title in pairs]
-            np.testing.assert_allclose(
-                found, [spearman(np.abs(wanted[a]), np.abs(wanted[b])) for a, b in below], rtol=1e-12, atol=1e-15
-            )
         assert tokens == len(shown["flow"]["tokens"])
 
 
@@ -141,7 +133,7 @@ def test_a_token_is_hovered_and_chosen_everywhere(browser: Any, sentence: Case) 
             own = {"raw": "raw attention", "answer_inputs": "answer edges"}.get(name, name)
             mark, number, rank = re.fullmatch(rf"(▸ )?{own} (\S+) · rank (\d+) of {len(row)}", line).groups()
             assert (mark is not None) == (name == "flow")
-            assert float(number) == pytest.approx(row[3], rel=1e-12)
+            assert float(number) == pytest.approx(row[3], rel=1e-6)
             assert int(rank) == 1 + int((row > row[3]).sum())
         lit = page.locator(".tok.lit")
         assert lit.count() == len(names) and set(lit.all_inner_texts()) == {"key"}
@@ -171,7 +163,7 @@ def test_layers(browser: Any, sentence: Case) -> None:
     with opened(browser, sentence.path) as page:
         rows = as_json(page, "layers")
         for m in METHODS:
-            np.testing.assert_allclose(column(rows, m).reshape(6, -1), whole[m][:, 0], rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(column(rows, m).reshape(6, -1), whole[m][:, 0], rtol=1e-6, atol=1e-9)
             behind = table_of(page, f'[data-panel="layers"] figure[data-method="{m}"] table')
             assert behind[0] == ["layer", *trace.tokens] and [row[0] for row in behind[1:]] == [
                 f"L{i}" for i in range(1, 7)
@@ -183,7 +175,7 @@ def test_layers(browser: Any, sentence: Case) -> None:
         cell = box.locator("rect").nth(1 + 1 * len(trace.tokens) + 3).bounding_box()
         page.mouse.move(cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2)
         first, second = page.locator(".tip div").all_inner_texts()
-        assert first == "key · L2" and float(second.split()[-1]) == pytest.approx(whole["rollout"][1, 0, 3], rel=1e-12)
+        assert first == "key · L2" and float(second.split()[-1]) == pytest.approx(whole["rollout"][1, 0, 3], rel=1e-6)
         page.mouse.down()
         page.mouse.up()
         settle(page)
@@ -193,7 +185,7 @@ def test_layers(browser: Any, sentence: Case) -> None:
             page.get_by_role("group", name="method of the map").locator(f'[data-value="{m}"]').click()
             settle(page)
             rows = as_json(page, "map")
-            np.testing.assert_allclose(column(rows, m).reshape(whole[m][1].shape), whole[m][1], rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(column(rows, m).reshape(whole[m][1].shape), whole[m][1], rtol=1e-6, atol=1e-9)
             behind = table_of(page, ".whole table")
             assert [row[0] for row in behind[1:]] == list(trace.tokens)
             check_numbers([row[1:] for row in behind[1:]], whole[m][1])
@@ -266,23 +258,20 @@ def test_graph(browser: Any, sentence: Case) -> None:
         amounts = carried(graph, 1, 4)
         page.keyboard.press("ArrowDown")
         check(told_line.inner_text().split(" · "), amounts, 4, 1)
-        kinds = {"carried": amounts, "weights": list(graph[:5]), "attention": list(trace.graph(residual=0)[:5])}
-        for kind, wanted in kinds.items():
-            page.get_by_role("group", name="edges").locator(f'[data-value="{kind}"]').click()
-            settle(page)
-            rows = as_json(page, "graph")
-            found = np.zeros((5, len(names), len(names)))
-            for row in rows:
-                assert row["from_level"] == row["to_level"] + 1
-                found[row["to_level"], row["from"], row["to"]] = row["amount"]
-            np.testing.assert_allclose(found, np.stack(wanted), rtol=1e-6, atol=1e-12)
-            edges = sorted((a for m in wanted for a in m.ravel()), reverse=True)
-            check_numbers([row[2] for row in table_of(page, '[data-view="graph"] table')[1:]], edges[:20])
+        rows = as_json(page, "graph")
+        found = np.zeros((5, len(names), len(names)))
+        for row in rows:
+            assert row["from_level"] == row["to_level"] + 1
+            found[row["to_level"], row["from"], row["to"]] = row["amount"]
+        drawn = [np.where(a < 0.004 * max(m.max() for m in amounts), 0, a) for a in amounts]
+        np.testing.assert_allclose(found, drawn, rtol=1e-6, atol=1e-12)
+        edges = sorted((a for m in amounts for a in m.ravel()), reverse=True)
+        check_numbers([row[2] for row in table_of(page, '[data-view="graph"] table')[1:]], edges[:20])
         page.locator('circle[data-level="2"][data-position="4"]').click()
         settle(page)
         page.locator('circle[data-level="0"][data-position="6"]').click()
         settle(page)
-        assert selection(page) == {"q": "4", "l": "2", "t": "6", "g": "attention"}
+        assert selection(page) == {"q": "4", "l": "2", "t": "6"}
 
 
 def test_flow_paths(browser: Any, sentence: Case) -> None:
@@ -292,64 +281,37 @@ def test_flow_paths(browser: Any, sentence: Case) -> None:
         document = sentence.page.document
         sinks = {i for layer in document["units"]["subwords"]["sinks"] for i in layer}
         values = document["importance"][0]["values"]
-        first = max({i for i, mark in enumerate(trace.special) if not mark and i} - sinks, key=lambda i: values[i])
+        words = {i for i, mark in enumerate(trace.special) if not mark and i} - sinks
+        first, *_ = known = sorted(words, key=lambda i: -values[i])[:5]
         assert page.get_by_label("input token").input_value() == str(first)
+        offered = (
+            page.get_by_label("input token").locator("option").evaluate_all("all => all.map(o => Number(o.value))")
+        )
+        assert offered == sorted(known)
         check_paths(page, trace.graph(), 0, first, 6, trace.tokens, levels)
-        for query, layer, token in ((0, 6, 2), (4, 6, 2), (4, 3, 5), (6, 1, 5), (2, 2, 7)):
-            page.locator(f'.query [data-q="{query}"]').click()
+        for layer, token in ((6, known[1]), (3, known[2]), (1, known[3])):
             page.get_by_label("layer", exact=True).fill(str(layer - 1))
             page.get_by_label("input token").select_option(str(token))
             settle(page)
             graph = trace.graph()[:layer]
-            check_paths(page, graph, query, token, layer, trace.tokens, levels)
+            check_paths(page, graph, 0, token, layer, trace.tokens, levels)
             beside = page.locator(".beside")
-            sent = af.rollout(graph, queries=query, layers=-1)[0, 0, token]
+            sent = af.rollout(graph, queries=0, layers=-1)[0, 0, token]
             assert float(beside.get_attribute("data-rollout")) == pytest.approx(sent, rel=1e-6)
-
-
-def test_a_sentence_names_the_bottleneck_first(browser: Any, sentence: Case) -> None:
-    trace, seen = sentence.trace, set()
-    words = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-    with opened(browser, sentence.path, "#v=paths") as page:
-        for query, layer, token in ((4, 1, 2), (0, 2, 1), (0, 3, 5), (6, 2, 2), (4, 4, 3), (0, 6, 2)):
-            choose(page, v="paths", q=query, l=layer, t=token)
-            if page.locator(".bottleneck.blind").count():
-                continue
-            cut = af.max_flow(trace.graph()[:layer], query, token).cut
-            says, name = page.locator(".bottleneck").inner_text(), trace.tokens
-            count = words[len(cut)] if len(cut) < len(words) else str(len(cut))
-            if len(cut) > 1 and all((edge.layer, edge.query) == (layer - 1, query) for edge in cut):
-                kind = "query"
-                assert says == (
-                    f"The bottleneck is {name[query]} itself: its {count} edges at L{layer} are full, so all of it "
-                    f"could come from {name[token]}."
-                )
-            elif len(cut) > 1 and all((edge.layer, edge.key) == (0, token) for edge in cut):
-                kind = "token"
-                assert says.startswith(f"The bottleneck is {name[token]} itself: the first layer takes no more from it")
-            else:
-                kind = "between"
-                start = "This one edge is" if len(cut) == 1 else f"These {count} edges are"
-                assert says.startswith(f"{start} the bottleneck: ")
-                widest = max(cut, key=lambda edge: edge.capacity)
-                below = f" at L{widest.layer}" if widest.layer else ""
-                assert f"{name[widest.query]} at L{widest.layer + 1} → {name[widest.key]}{below}" in says
-            seen.add(kind)
-    assert "between" in seen and len(seen) > 1
-
-
-def test_where_flow_tells_no_token_from_another_a_sentence_says_so(browser: Any, saved: Any) -> None:
-    even = saved("even", of_weights(np.full((5, 2, 6, 6), 1 / 6), list("abcdef")))
-    assert np.allclose(af.flow(af.attention_graph(np.full((5, 2, 6, 6), 1 / 6)), 2, layers=4), 1)
-    with opened(browser, even.path, "#v=paths&q=2&l=5") as page:
-        says = page.locator(".bottleneck")
-        assert says.inner_text().startswith("Flow cannot tell tokens apart here: 6 of 6 have the same value. ")
-        assert not page.locator('[data-view="paths"] .scroll').is_visible() and not page.locator(".paths").is_visible()
-        page.get_by_role("button", name="show the paths").click()
-        assert page.locator(".paths tbody tr").count() == 5
-        assert page.locator('[data-view="paths"] path[data-edge]').count() > 4
-        choose(page, v="paths", q=2, l=1)
-        assert page.locator(".bottleneck.blind").count() == 0
+            notes = trace.flow(layer=layer - 1).reliability
+            said = page.locator(".bottleneck").inner_text()
+            assert said.startswith(" ".join(notes)) and said.endswith(
+                next(f["limit"] for f in document["flows"] if (f["layer"], f["token"]) == (layer - 1, token))
+            )
+        choose(page, v="paths", q=4, t=2)
+        assert page.locator(".bottleneck").inner_text() == (
+            "This page carries the paths of flow only for the strongest words of [CLS], the query that it opened with: "
+            "attnflow serve computes others, or make the page with another query."
+        )
+        listed = table_of(page, ".paths table")[1:]
+        row = view_of(trace, "flow", 4)[-1]
+        assert [own[0] for own in listed] == [trace.tokens[i] for i in np.argsort(-row, kind="stable")]
+        check_numbers([own[1] for own in listed], np.sort(row)[::-1], digits=4)
 
 
 def test_flow_paths_open_at_a_word(browser: Any, pieces: Case, decoder: Case) -> None:
@@ -407,45 +369,6 @@ def test_heads(browser: Any, sentence: Case) -> None:
         assert selection(page)["h"] == "3.5"
 
 
-def test_heads_are_ranked_as_the_library_ranks_them(browser: Any, sentence: Case, pieces: Case, saved: Any) -> None:
-    for case in (sentence, pieces):
-        trace = case.trace
-        with opened(browser, case.path, "#v=heads") as page:
-            for name in ("previous", "next", "self", "first"):
-                page.get_by_label("rank heads by").select_option(name)
-                settle(page)
-                expected = trace.rank_heads(name)
-                rows = as_json(page, "ranking")
-                assert [row["head"] for row in rows] == [score.name for score in expected]
-                np.testing.assert_allclose(column(rows, "weight"), [s.weight for s in expected], rtol=0, atol=1e-6)
-                np.testing.assert_allclose(column(rows, "top"), [s.top for s in expected], rtol=0, atol=1e-12)
-                listed = table_of(page, ".ranking table")[1:]
-                assert [row[0] for row in listed] == [score.name for score in expected[:5]]
-                check_numbers([row[1] for row in listed], [score.weight for score in expected[:5]])
-            choose(page, v="heads", q=2, t=4, r="pair")
-            expected = trace.rank_heads([(2, 4)])
-            assert [row["head"] for row in as_json(page, "ranking")] == [score.name for score in expected]
-            page.get_by_role("button", name=f"{len(expected) - 5} more", exact=True).click()
-            assert page.locator(".ranking tbody tr").count() == len(expected)
-            page.locator(".ranking").get_by_role("button", name=expected[1].name, exact=True).click()
-            settle(page)
-            assert selection(page)["h"] == expected[1].name[1:] and selection(page)["r"] == "pair"
-            layer, head = expected[1].name[1:].split(".")
-            assert page.locator(".detail h3").inner_text() == f"L{layer} head {head}"
-    assert len(set(sentence.trace.tokens)) == len(sentence.trace.tokens)
-    with opened(browser, sentence.path, "#v=heads&r=same") as page:
-        says = page.locator(".ranking").inner_text()
-        assert says == "No token in this text has a matching token to look at."
-    tokens, weights = list("abacbad"), np.random.default_rng(0).dirichlet(np.ones(7), size=(2, 3, 7)).astype(np.float32)
-    with opened(browser, saved("twice", of_weights(weights, tokens)).path, "#v=heads") as page:
-        for name in ("same", "induction"):
-            choose(page, v="heads", r=name)
-            expected = af.rank_heads(weights, af.aligned_pairs(name, tokens))
-            rows = as_json(page, "ranking")
-            assert [row["head"] for row in rows] == [score.name for score in expected]
-            np.testing.assert_allclose(column(rows, "weight"), [s.weight for s in expected], rtol=0, atol=1e-6)
-
-
 def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
     trace = pieces.trace
     words = trace.words()
@@ -470,10 +393,10 @@ def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
             sums = {"answer_inputs": pieces.edges.row(), **worth}
             wanted |= {name: np.array([row[groups[i]].sum() for i in kept]) for name, row in sums.items()}
             for name, values in wanted.items():
-                np.testing.assert_allclose(column(rows, name), values, rtol=1e-12, atol=1e-15)
+                np.testing.assert_allclose(column(rows, name), values, rtol=1e-6, atol=1e-9)
             for m in METHODS:
                 found = [float(title.split(": ")[1]) for title, _ in rows_of(page)[m]["rho"]]
-                np.testing.assert_allclose(found, [spearman(wanted[m], wanted[name]) for name in worth], rtol=1e-12)
+                np.testing.assert_allclose(found, [spearman(wanted[m], wanted[name]) for name in worth], rtol=1e-6)
             layers = as_json(page, "layers")
             np.testing.assert_allclose(
                 column(layers, "flow").reshape(3, -1), view_of(words, "flow", 2)[:, kept], rtol=1e-12
@@ -495,10 +418,10 @@ def test_words_and_special_tokens(browser: Any, pieces: Case) -> None:
         ]
         found = column(as_json(page, "heads"), "rollout").reshape(3, 4, n)
         np.testing.assert_allclose(found, rolled, rtol=1e-6)
-        page.get_by_role("tab", name="Flow paths").click()
-        page.get_by_label("input token").select_option("3")
-        settle(page)
-        check_paths(page, words.graph(), 2, 3, 3, words.tokens, ["L1", "L2", "L3"])
+        own = next(flow for flow in pieces.page.document["flows"] if flow["unit"] == "words" and flow["layer"] == 2)
+        choose(page, u="words", v="paths", q=own["query"], t=own["token"])
+        check_paths(page, words.graph(), own["query"], own["token"], 3, words.tokens, ["L1", "L2", "L3"])
+        choose(page, u="words", v="paths", q=2, t=3)
         page.get_by_role("group", name="unit").get_by_role("button", name="subwords").click()
         settle(page)
         # The query is the first subword of the word that was selected.
@@ -550,8 +473,6 @@ def test_what_a_reader_must_know_stands_with_the_numbers(
         assert "A word gets the sum of its pieces" in page.locator(".notes").inner_text()
     with opened(browser, decoder.path) as page:
         assert "mostly show the position" in page.locator(".notes").inner_text()
-        choose(page, f="ratio")
-        assert "Ratio: 1 is what uniform attention" in page.locator(".notes").inner_text()
 
 
 def test_words_that_the_model_does_not_know_are_named(browser: Any, saved: Any) -> None:

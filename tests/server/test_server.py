@@ -253,7 +253,7 @@ def test_rows_and_paths_of_the_same_text_take_one_forward_pass(
         pair = {"unit": "subwords", "query": 0, "layer": 5, "token": 2}
         paths = ask(server, "POST", "/api/paths", {**asked, **pair})
         assert paths.json == plain(document.paths(trace, **pair))
-        assert abs(paths.json["value"] - sum(path["amount"] for path in paths.json["paths"])) < 1e-12
+        assert abs(paths.json["value"] - paths.json["capacity"]) < 1e-12
         assert passes == [TEXT]
         ask(server, "POST", "/api/rows", {**asked, "text": "the key", "unit": "words", "query": 1})
         assert passes == [TEXT, "the key"]
@@ -378,7 +378,7 @@ def test_the_page_is_there_before_flow_and_importance_are(
         go.set()
     until(lambda: ask(server, "GET", at).json["state"] == "done")
     whole = ask(server, "GET", f"{at}/result").json
-    later = ("methods", "importance", "leftOut", "reliability", "missing")
+    later = ("methods", "flows", "importance", "leftOut", "notes", "reliability", "missing")
     assert {name: early[name] for name in early if name not in later} == {
         name: whole[name] for name in whole if name not in later
     }

@@ -136,17 +136,6 @@ def test_a_masked_model_opens_at_its_mask(pieces: Any) -> None:
     assert found["units"]["subwords"]["tokens"][found["state"]["query"]] == "[MASK]"
 
 
-def test_a_decoder_holds_its_receptive_field(decoder: Any) -> None:
-    text = "the key to the book is"
-    found, trace = explain(decoder, text, importance=()).document, decoder.trace(text)
-    assert found["causal"] and found["state"]["query"] == len(trace.tokens) - 1
-    table = found["methods"]["subwords"]["flow"]
-    ratio = trace.flow(query="all", receptive_field="ratio").values
-    under = unpacked(table["uniform"])
-    assert np.allclose(np.where(under > 0, unpacked(table["values"]) / np.where(under > 0, under, 1), 0), ratio)
-    assert np.allclose(unpacked(table["layer"]), trace.flow(query="all", receptive_field="layer").values)
-
-
 def test_larger_texts_say_what_was_left_out(trace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "PAIRS", 100)
     monkeypatch.setattr(document, "EXACT", 100)
@@ -190,14 +179,54 @@ def test_rows_and_paths_for_a_page_that_asks(trace: Any) -> None:
     told = document.paths(trace, "subwords", 0, 2, 2)
     json.dumps(told, allow_nan=False)
     assert told["value"] == proof.value and told["gap"] == proof.gap
-    assert [(p["positions"], p["amount"]) for p in told["paths"]] == [
-        (list(p.positions), p.amount) for p in proof.paths()
-    ]
-    assert [(e["step"], e["query"], e["key"], e["capacity"]) for e in told["cut"]] == [tuple(e) for e in proof.cut]
-    first = told["paths"][0]
-    graph = trace.graph()
-    product = np.prod([graph[2 - i, first["positions"][i], first["positions"][i + 1]] for i in range(3)])
-    assert first["rollout"] == pytest.approx(float(product))
+    assert told["edges"] == len(proof.cut) and told["capacity"] == pytest.approx(proof.value)
+    assert [tuple(edge[:3]) for edge in told["cut"]] == [tuple(edge)[:3] for edge in proof.cut[:8]]
+    np.testing.assert_allclose([edge[3] for edge in told["cut"]], [edge.capacity for edge in proof.cut[:8]], rtol=1e-8)
+    paths = proof.paths(8)
+    assert [tuple(positions) for _, _, *positions in told["paths"]] == [path.positions for path in paths]
+    np.testing.assert_allclose([amount for amount, *_ in told["paths"]], [path.amount for path in paths], rtol=1e-8)
+    graph, (_, sent, *positions) = trace.graph(), told["paths"][0]
+    assert sent == pytest.approx(float(np.prod([graph[2 - i, positions[i], positions[i + 1]] for i in range(3)])))
+
+
+NUMBERS = ["", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def test_a_sentence_says_what_limits_a_flow(trace: Any) -> None:
+    kinds, name = set(), [repr(token) for token in trace.tokens]
+    for query, layer, token in ((4, 1, 2), (0, 2, 1), (0, 3, 5), (6, 2, 2), (4, 4, 3), (0, 6, 5)):
+        cut = af.max_flow(trace.graph()[:layer], query, token).cut
+        says = document.paths(trace, "subwords", query, layer - 1, token)["limit"]
+        below = f" at L{cut[0].layer}" if cut[0].layer else ""
+        widest = f"{name[cut[0].query]} at L{cut[0].layer + 1} → {name[cut[0].key]}{below}"
+        if len(cut) == 1:
+            assert says == f"This one edge is the bottleneck: {widest}."
+        elif all((edge.layer, edge.query) == (layer - 1, query) for edge in cut):
+            kinds.add("query")
+            assert says == (
+                f"The bottleneck is {name[query]} at L{layer} itself: its {NUMBERS[len(cut)]} edges are full, so all of it "
+                f"could come from {name[token]}."
+            )
+        elif all((edge.layer, edge.key) == (0, token) for edge in cut):
+            kinds.add("token")
+            assert says.startswith(f"The bottleneck is {name[token]} itself: the first layer takes no more from it")
+        else:
+            kinds.add("between")
+            count = NUMBERS[len(cut)] if len(cut) < len(NUMBERS) else len(cut)
+            assert says.startswith(f"These {count} edges are the bottleneck: {widest}; ")
+    assert "between" in kinds and len(kinds) > 1
+
+
+def test_certificates_are_of_the_strongest_words_of_the_opening_query(model: Any, pieces: Any) -> None:
+    found = model.explain(TEXT, importance=()).document
+    values = np.array(found["importance"][0]["values"])
+    tokens = [i for i in np.argsort(-values) if not found["units"]["subwords"]["special"][i]][: document.CERTIFIED]
+    assert [(flow["token"], flow["layer"]) for flow in found["flows"]] == [(t, l) for t in tokens for l in range(6)]
+    flow = model.trace(TEXT).flow().values[:, 0]
+    for own in found["flows"]:
+        assert own["query"] == 0 and own["value"] == pytest.approx(flow[own["layer"], own["token"]], abs=1e-9)
+    both = explain(pieces, "the cabinetmaker is unbelievable", importance=()).document
+    assert {flow["unit"] for flow in both["flows"]} == {"subwords", "words"}
 
 
 @pytest.mark.parametrize(
@@ -321,7 +350,6 @@ def test_notebooks_show_pages_in_frames(model: Any, trace: Any) -> None:
         "layer": 2,
         "method": "flow",
         "special": True,
-        "field": "",
         "unit": "subwords",
         "query": 0,
     }
@@ -366,11 +394,29 @@ def test_a_document_says_why_its_rows_must_not_be_read() -> None:
     worth = [model.gradient("the key to the cabinets")]
     whole = document.of_trace(trace, importance=worth)
     results = [trace.raw(layer=-1), trace.rollout(layer=-1), trace.flow(layer=-1)]
-    assert whole["reliability"] == [note for result in results for note in result.reliability] != []
+    for layer in range(trace.layer_count):
+        results = {
+            "raw": trace.raw(layer=layer),
+            "rollout": trace.rollout(layer=layer),
+            "flow": trace.flow(layer=layer),
+        }
+        told = {name: layers[layer] for name, layers in whole["reliability"]["subwords"]["notes"].items()}
+        assert told == {name: list(result.reliability) for name, result in results.items()}
+    assert told["flow"] and whole["reliability"]["subwords"]["query"] == 0
     assert [one["reliability"] for one in whole["importance"]] == [list(result.reliability) for result in worth]
-    other = document.of_trace(trace, query=2, residual=0.99)["reliability"]
+    other = document.of_trace(trace, query=2, residual=0.99)["reliability"]["subwords"]["notes"]["rollout"][-1]
     assert any("stays at the query 'key' itself" in note for note in other)
-    assert document.of_result(trace.flow())["reliability"] == list(trace.flow().reliability)
+    own = document.of_result(trace.flow())["reliability"]["subwords"]
+    assert own["query"] is None and own["notes"]["flow"] == [[]] * 5 + [list(trace.flow().reliability)]
+
+
+@pytest.mark.parametrize("options", [{"sinks": "residual"}, {"receptive_field": "layer"}])
+def test_what_a_page_cannot_compute_is_a_page_of_its_values(trace: Any, options: Any) -> None:
+    result = trace.rollout(layer=-1, **options)
+    shown = page.of_result(result).document
+    assert shown["weights"] is None and shown["residual"] == 0.5
+    values = unpacked(shown["methods"]["subwords"]["rollout"]["values"])
+    np.testing.assert_array_equal(values, result.values)
 
 
 def test_arrays_alone() -> None:

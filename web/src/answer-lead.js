@@ -2,7 +2,6 @@ import { shadeStyle } from "./colour.js";
 import { button, el, percent, readable } from "./draw.js";
 import { SMALL } from "./answer-shading.js";
 import { spanFrom, spanWords } from "./answer-span.js";
-import { evidenceNotes } from "./reliability.js";
 
 /** @import { AnswerData, AnswerPage, Span } from "./types" */
 
@@ -22,8 +21,7 @@ export function clipped(text, most) {
 }
 
 /** Return the library's cautions about the shares of a span. @param {AnswerData} data @param {Span} span */
-export const notesOf = (data, { from, to }) =>
-  evidenceNotes(data.sizes.slice(from, to + 1), data.answer.logProbabilities.slice(from, to + 1), data.evidence.gap);
+export const notesOf = (data, { from, to }) => data.reliability[`${from}-${to}`] ?? [];
 
 /** Return the fewest units that have most of the shares. ranked: all units with a share, strongest first.
  *

@@ -16,8 +16,8 @@ import { mount } from "./page.js";
  */
 
 /** Names in the address that a new text clears: places in the old text, and names that another kind of page reads differently. */
-const PLACES = { page: ["q", "t", "l", "h", "p"], answer: ["s", "h", "v"] };
-const OTHERS = ["q", "t", "l", "h", "p", "s", "v", "u", "n", "m", "c", "a", "x", "r"];
+const PLACES = { page: ["q", "t", "l", "h"], answer: ["s", "h", "v"] };
+const OTHERS = ["q", "t", "l", "h", "s", "v", "u", "n", "m", "c", "a", "x"];
 
 export function address() {
   return new URLSearchParams(location.hash.slice(1));

@@ -9,7 +9,7 @@ import { mount } from "./page.js";
 /** @import { Shown } from "./app-slot.js" */
 
 /** Names in the state that two pages with the same tokens share. */
-const SHARED = ["q", "t", "u", "s", "v", "f", "m", "g", "l", "a", "x", "d"];
+const SHARED = ["q", "t", "u", "s", "v", "m", "l", "a", "x", "d"];
 
 /** @param {HTMLElement} root @param {Model[]} models */
 function application(root, models) {

@@ -17,7 +17,6 @@ import { spearman } from "./maths.js";
 import { exportMenu } from "./keep.js";
 import { touched } from "./state.js";
 import { paintPatches, patchesOf } from "./patches.js";
-import { readerNotes, reliabilityOf } from "./notes.js";
 
 /** @import { Cells, Changed, Method, MethodRow, Now, Page, Palette, ValuedRow } from "./types" */
 
@@ -60,8 +59,7 @@ export function comparePanel(page) {
     },
     { class: "more" },
   );
-  const tableBox = el("div", { class: "numbers" }),
-    matrixBox = el("div", { class: "matrix" });
+  const tableBox = el("div", { class: "numbers" });
   let all = false;
   const legend = el("p", { class: "legend" }),
     notes = el("ul", { class: "notes" }),
@@ -73,7 +71,8 @@ export function comparePanel(page) {
     rowsBox,
     legend,
     notes,
-    el("div", { class: "columns" }, el("div", {}, tableBox, more), matrixBox),
+    tableBox,
+    more,
   );
 
   const valued = () => /** @type {ValuedRow[]} */ (table.filter((method) => method.values));
@@ -174,18 +173,26 @@ export function comparePanel(page) {
       colours = page.colours();
     gather();
     hint.textContent =
-      data.levels.length || data.layers.length > 1
-        ? `what ${at.queryName} at ${at.layerName} comes from${at.field ? `; rollout and flow: ${page.fields[at.field]}` : ""}`
-        : "";
+      data.levels.length || data.layers.length > 1 ? `what ${at.queryName} at ${at.layerName} comes from` : "";
     for (const method of table) paintRow(method, at, colours);
     const against = valued().some(({ importance, values }) => importance && values.some((v) => v < 0));
     legend.textContent = `Stronger colours are higher values, from the lowest to the highest of each row.${against ? " Brown values are below 0 and count against the answer." : ""}`;
     notes.replaceChildren(
-      ...readerNotes(page).map((line) => el("li", {}, line)),
-      ...reliabilityOf(page, table).map((line) => el("li", { class: "reliability" }, line)),
+      ...(data.notes[at.unit] ?? []).map((line) => el("li", {}, line)),
+      ...cautions(at).map((line) => el("li", { class: "reliability" }, line)),
     );
     drawTable();
-    drawMatrix();
+  }
+
+  /** Return why these values should not be read as they are: the library's notes on the importances, and on the rows of the
+   * query that the page opens with. @param {Now} at */
+  function cautions(at) {
+    const own = data.reliability[at.unit],
+      isNoted = own && (own.query === null || own.query === at.query);
+    return [
+      ...data.importance.flatMap(({ reliability }) => reliability ?? []),
+      ...(isNoted ? Object.values(own.notes).flatMap((layers) => layers[at.layer]) : []),
+    ];
   }
 
   /** @param {MethodRow} method @param {Now} at @param {Palette} colours */
@@ -285,30 +292,6 @@ export function comparePanel(page) {
     more.textContent = all ? `show only the first ${TABLE}` : `show all ${order.length} (now ${TABLE})`;
   }
 
-  function drawMatrix() {
-    const there = valued();
-    if (there.length < 2) {
-      matrixBox.replaceChildren();
-      return;
-    }
-    const colours = page.colours(),
-      n = there[0].values.length;
-    /** @param {ValuedRow} a @param {ValuedRow} b */
-    const cell = (a, b) => {
-      const rho = agreement(a.values, b.values),
-        known = Number.isFinite(rho);
-      const title = known ? `${a.title} and ${b.title}: ${rho}` : "one method gives all tokens the same value";
-      return el("td", { title, style: shadeStyle(colours, known ? rho * 0.9 : 0) }, correlation(rho));
-    };
-    const rows = there.slice(1).map((a, i) => {
-      const cells = there.slice(0, -1).map((b, j) => (j <= i ? cell(a, b) : el("td")));
-      return el("tr", {}, el("th", { scope: "row" }, a.short), cells);
-    });
-    const caption = `Rank correlation (Spearman's ρ) of every pair, over the ${n} tokens shown${n < 20 ? "; with so few, .5 can be chance" : ""}`;
-    const heads = [el("th"), ...there.slice(0, -1).map((method) => method.short)];
-    matrixBox.replaceChildren(tableOf({}, heads, rows, caption));
-  }
-
   /** @returns {Cells[]} */
   function csvRows() {
     const at = page.now(),
@@ -386,7 +369,7 @@ export function comparePanel(page) {
     /** @param {Changed} changed */
     update(changed) {
       if (touched(changed, "u", "s")) build();
-      if (touched(changed, "u", "s", "q", "l", "f", "t", "theme", "rows")) paint();
+      if (touched(changed, "u", "s", "q", "l", "t", "theme", "rows")) paint();
       else if (touched(changed, "o")) drawTable();
     },
   };

@@ -1,6 +1,6 @@
-import { augmented, merged, uniform, layerwise, relative, rawRow, rolloutRows, product } from "./maths.js";
+import { augmented, merged, rawRow, rolloutRow } from "./maths.js";
 
-/** @import { Floats, GraphStep, Matrix, Packed, Rounded, Rows, ServedRows, Step, StepShape, Table, TextDocument } from "./types" */
+/** @import { Floats, Matrix, Packed, Rounded, Rows, ServedRows, Step, StepShape, Table, TextDocument } from "./types" */
 /** @typedef {Table<Floats>} Unpacked */
 
 /** Return whether a method is answer edges, which documents store among the importances and pages show first.
@@ -43,23 +43,16 @@ export async function read(doc) {
     return cache.get(key);
   }
 
-  /** Return the weights of a unit as steps: the model's own, over words, or uniform attention under the same mask.
+  /** Return the weights of a unit as steps: the model's own, or over words.
    *
    * @param {string} unit
    * @returns {Step[]}
    */
-  function steps(unit, kind = "") {
-    return once(`steps ${unit} ${kind}`, () => {
-      if (kind === "uniform") return uniform(steps(unit));
-      if (kind === "layer") return layerwise(steps(unit));
-      return doc.units[unit].groups ? merged(captured(), doc.units[unit].groups) : captured();
-    });
-  }
+  const steps = (unit) =>
+    once(`steps ${unit}`, () => (doc.units[unit].groups ? merged(captured(), doc.units[unit].groups) : captured()));
 
-  /** @param {string} unit @returns {GraphStep[]} */
-  function graph(unit, kind = "") {
-    return once(`graph ${unit} ${kind}`, () => augmented(steps(unit, kind), doc.residual));
-  }
+  /** @param {string} unit @returns {Matrix[]} */
+  const graph = (unit) => once(`graph ${unit}`, () => augmented(steps(unit), doc.residual));
 
   /** Return whether a query is the sentence embedding, whose number follows those of the text.
    *
@@ -68,13 +61,6 @@ export async function read(doc) {
    */
   const isPool = (unit, query) => Boolean(doc.pooled) && query === doc.units[unit].tokens.length;
 
-  /** @param {string} method @param {string} unit @param {number} query @param {string} kind @returns {Float64Array[]} */
-  function computed(method, unit, query, kind) {
-    if (method === "raw") return doc.layers.map((layer) => rawRow(steps(unit), doc.ends, layer, query));
-    const ends = doc.layers.map((layer) => doc.ends[layer]);
-    return /** @type {Float64Array[]} */ (rolloutRows(graph(unit, kind), ends, query)); // never null at these layers
-  }
-
   /** Return the rows of a query at every layer, [layer][input], and whether they are exact; null if they are not available.
    *
    * @param {string} method
@@ -82,32 +68,18 @@ export async function read(doc) {
    * @param {number} query
    * @returns {Rows | null}
    */
-  function rows(method, unit, query, field = "") {
-    if (method === "raw") field = "";
-    return once(`rows ${method} ${unit} ${query} ${field}`, () => {
-      if (!field || field === "layer") return rowsOf(method, unit, query, field);
-      const own = rowsOf(method, unit, query, ""),
-        under = rowsOf(method, unit, query, "uniform");
-      return own && under && { ...own, rows: own.rows.map((row, l) => relative(field, row, under.rows[l])) };
-    });
-  }
+  const rows = (method, unit, query) => once(`rows ${method} ${unit} ${query}`, () => rowsOf(method, unit, query));
 
-  /** Return the rows of a query for the model's weights, for uniform ones, or for those corrected layer by layer.
-   *
-   * @param {string} method
-   * @param {string} unit
-   * @param {number} query
-   * @param {string} kind
-   * @returns {Rows | null}
-   */
-  function rowsOf(method, unit, query, kind) {
+  /** @param {string} method @param {string} unit @param {number} query @returns {Rows | null} */
+  function rowsOf(method, unit, query) {
     const table = methods[unit][method],
-      values = table && (kind === "layer" ? table.layer : kind ? table.uniform : table.values);
-    const at = table ? table.queries.indexOf(query) : -1;
-    if (table && values && at >= 0) return { rows: tableRows(values, at, depth, table.queries.length), exact: true };
-    if (isPool(unit, query)) return mixed((q) => rowsOf(method, unit, q, kind), doc.pooled?.weights[unit] ?? []);
+      at = table ? table.queries.indexOf(query) : -1;
+    if (table && at >= 0) return { rows: tableRows(table.values, at, depth, table.queries.length), exact: true };
+    if (isPool(unit, query)) return mixed((q) => rows(method, unit, q), doc.pooled?.weights[unit] ?? []);
     if (!weights || (method !== "raw" && method !== "rollout")) return null;
-    return { rows: computed(method, unit, query, kind), exact: doc.exact };
+    const row = (/** @type {number} */ layer) =>
+      method === "raw" ? rawRow(steps(unit), doc.ends, layer, query) : rolloutRow(graph(unit), doc.ends[layer], query);
+    return { rows: doc.layers.map(row), exact: doc.exact };
   }
 
   /** Return the importances of tokens; a word has the sum of its subwords.
@@ -167,48 +139,25 @@ export async function read(doc) {
     return all.length < n - first ? null : all.map((one) => one[layer][head]);
   }
 
-  /** Return the rollout of every query at the top of a step: one matrix product on top of the step below.
-   *
-   * @param {string} unit
-   * @param {string} kind
-   * @param {number} step
-   * @returns {Matrix<Float64Array>}
-   */
-  function rolled(unit, kind, step) {
-    return once(`rolled ${unit} ${kind} ${step}`, () =>
-      step ? product(graph(unit, kind)[step], rolled(unit, kind, step - 1)) : graph(unit, kind)[0],
-    );
-  }
-
-  /** @param {string} unit @param {string} kind @param {number} layer */
-  function rolloutMap(unit, kind, layer) {
-    const { rows: count, cols, values } = rolled(unit, kind, doc.ends[doc.layers[layer]]);
-    return Array.from({ length: count - doc.firstQuery }, (_, q) =>
-      values.subarray((doc.firstQuery + q) * cols, (doc.firstQuery + q + 1) * cols),
-    );
-  }
-
   /** Return the rows of all queries at one layer, or null.
    *
    * @param {string} method
    * @param {string} unit
    * @param {number} layer
    */
-  function map(method, unit, layer, field = "") {
+  function map(method, unit, layer) {
     const count = doc.queries?.length ?? doc.units[unit].tokens.length,
       first = doc.firstQuery;
-    if (method === "rollout" && weights) {
-      if (count ** 3 * doc.steps.length > 4e8) return null;
-      if (!field || field === "layer") return rolloutMap(unit, field, layer);
-      const under = rolloutMap(unit, "uniform", layer);
-      return rolloutMap(unit, "", layer).map((row, q) => relative(field, row, under[q]));
-    }
+    if (method === "rollout" && weights && count ** 3 * doc.steps.length > 4e8) return null;
     /** @type {Float64Array[]} */
     const all = [];
     for (let q = first; q < count; q++) {
-      const row = rows(method, unit, q, field);
+      const row =
+        method === "rollout" && weights
+          ? rolloutRow(graph(unit), doc.ends[doc.layers[layer]], q)
+          : rows(method, unit, q)?.rows[layer];
       if (!row) return null;
-      all.push(row.rows[layer]);
+      all.push(row);
     }
     return all;
   }
@@ -221,9 +170,7 @@ export async function read(doc) {
     for (const [method, table] of Object.entries(answer.methods)) {
       const more = await readTable(table);
       if (!more) continue;
-      for (const field of ["", "ratio", "difference", "layer"]) {
-        cache.delete(`rows ${method} ${answer.unit} ${answer.query} ${field}`);
-      }
+      cache.delete(`rows ${method} ${answer.unit} ${answer.query}`);
       methods[answer.unit][method] = joined(methods[answer.unit][method], more, depth);
     }
   }
@@ -284,16 +231,7 @@ function summed(row, groups) {
 }
 
 /** @param {Table<Packed> | null} table @returns {Promise<Unpacked | null>} */
-async function readTable(table) {
-  if (!table) return null;
-  const { queries, values, uniform: even, layer } = table;
-  return {
-    queries,
-    values: await unpacked(values),
-    ...(even && { uniform: await unpacked(even) }),
-    ...(layer && { layer: await unpacked(layer) }),
-  };
-}
+const readTable = async (table) => table && { queries: table.queries, values: await unpacked(table.values) };
 
 /** @param {Floats} values @param {number} at @param {number} depth @param {number} queries */
 function tableRows(values, at, depth, queries) {
@@ -306,22 +244,13 @@ function tableRows(values, at, depth, queries) {
 /** @param {Unpacked | null | undefined} before @param {Unpacked} more @param {number} depth @returns {Unpacked} */
 function joined(before, more, depth) {
   if (!before) return more;
-  /** @param {Floats} first @param {Floats} second */
-  const both = (first, second) => {
-    const [a, b] = [first.length / depth, second.length / depth],
-      values = new Float64Array((a + b) * depth);
-    for (let l = 0; l < depth; l++) {
-      values.set(first.subarray(l * a, (l + 1) * a), l * (a + b));
-      values.set(second.subarray(l * b, (l + 1) * b), l * (a + b) + a);
-    }
-    return values;
-  };
-  return {
-    queries: [...before.queries, ...more.queries],
-    values: both(before.values, more.values),
-    ...(before.uniform && more.uniform && { uniform: both(before.uniform, more.uniform) }),
-    ...(before.layer && more.layer && { layer: both(before.layer, more.layer) }),
-  };
+  const [a, b] = [before.values.length / depth, more.values.length / depth],
+    values = new Float64Array((a + b) * depth);
+  for (let l = 0; l < depth; l++) {
+    values.set(before.values.subarray(l * a, (l + 1) * a), l * (a + b));
+    values.set(more.values.subarray(l * b, (l + 1) * b), l * (a + b) + a);
+  }
+  return { queries: [...before.queries, ...more.queries], values };
 }
 
 /** @param {TextDocument} doc @param {Packed | Rounded} weights @returns {Promise<Step[]>} */

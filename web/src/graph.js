@@ -1,18 +1,5 @@
 import { shade } from "./colour.js";
-import {
-  el,
-  svg,
-  between,
-  choice,
-  closest,
-  figure,
-  hiddenTable,
-  label,
-  number,
-  plainToken,
-  press,
-  textWidth,
-} from "./draw.js";
+import { el, svg, between, closest, figure, hiddenTable, label, number, plainToken, textWidth } from "./draw.js";
 import { exportMenu } from "./keep.js";
 import { touched } from "./state.js";
 
@@ -20,75 +7,45 @@ import { touched } from "./state.js";
 /** @typedef {Edge & { amount: number }} Amount */
 
 const EDGES = 1000;
+const PALE = 0.004; // edges with a smaller part of the strongest one are not drawn
 
-/** Return the strongest edges of the steps up to `end`, by what rollout carries from the query or by weight alone.
- *
- * Edges are first counted by the leading bits of their amounts, because there may be millions; then those above the
- * threshold that leaves at most `most` are collected.
+/** Return the strongest edges of the steps up to `end`, by what rollout carries from the query, how many carry anything, and
+ * what reaches each state.
  *
  * @param {Matrix[]} graph
  * @param {number} end
  * @param {number} query
- * @param {boolean} carried
  */
-export function strongest(graph, end, query, carried, most = EDGES) {
+export function strongest(graph, end, query) {
   /** @type {Float64Array[]} */
   const masses = [];
-  /** @type {number[]} */
-  const tops = [];
-  if (carried) {
-    masses[end + 1] = new Float64Array(graph[end].rows);
-    masses[end + 1][query] = 1;
-  }
-  const amount = new Float32Array(1),
-    bits = new Uint32Array(amount.buffer),
-    counts = new Uint32Array(1 << 13);
-  let count = 0;
+  masses[end + 1] = new Float64Array(graph[end].rows);
+  masses[end + 1][query] = 1;
+  let most = 0,
+    count = 0;
+  /** @param {number} s @param {(query: number, key: number, amount: number) => void} visit */
+  const visitStep = (s, visit) => {
+    const { cols, values } = graph[s];
+    masses[s + 1].forEach((mass, q) => {
+      if (mass) for (let k = 0, e = q * cols; k < cols; k++, e++) if (values[e] > 0) visit(q, k, mass * values[e]);
+    });
+  };
   for (let s = end; s >= 0; s--) {
-    let top = 0;
-    const { rows, cols, values } = graph[s],
-      mass = masses[s + 1],
-      below = new Float64Array(cols);
-    for (let q = 0, e = 0; q < rows; q++) {
-      const share = carried ? mass[q] : 1;
-      if (share === 0) {
-        e += cols;
-        continue;
-      }
-      for (let k = 0; k < cols; k++, e++) {
-        const sent = share * values[e];
-        if (sent <= 0) continue;
-        if (values[e] > top) top = values[e];
-        below[k] += sent;
-        amount[0] = sent;
-        counts[bits[0] >>> 18]++;
-        count++;
-      }
-    }
-    if (carried) masses[s] = below;
-    tops[s] = top;
+    masses[s] = new Float64Array(graph[s].cols);
+    visitStep(s, (_, key, amount) => {
+      masses[s][key] += amount;
+      most = Math.max(most, amount);
+      count++;
+    });
   }
-  let bin = counts.length - 1;
-  for (let sum = counts[bin]; bin > 0 && sum + counts[bin - 1] <= most; bin--) sum += counts[bin - 1];
-  bits[0] = bin << 18;
-  const least = amount[0];
   /** @type {Amount[]} */
   const edges = [];
-  for (let s = end; s >= 0; s--) {
-    const { rows, cols, values } = graph[s],
-      mass = masses[s + 1];
-    for (let q = 0; q < rows; q++) {
-      const share = carried ? mass[q] : 1;
-      if (share * tops[s] < least) continue;
-      for (let k = 0, e = q * cols; k < cols; k++, e++) {
-        const sent = share * values[e];
-        if (sent >= least && sent > 0) edges.push({ step: s, query: q, key: k, amount: sent });
-      }
-    }
-  }
+  for (let s = end; s >= 0; s--)
+    visitStep(s, (q, key, amount) => {
+      if (amount >= PALE * most) edges.push({ step: s, query: q, key, amount });
+    });
   edges.sort((a, b) => b.amount - a.amount);
-  if (edges.length > most) edges.length = most;
-  return { edges, count, masses };
+  return { edges: edges.slice(0, EDGES), count, masses };
 }
 
 /** Lay out a layered graph: columns and levels, with room for tokens below and level names at the left.
@@ -144,13 +101,6 @@ export function curve(x1, y1, x2, y2) {
   return `M${x1.toFixed(1)} ${y1.toFixed(1)}C${x1.toFixed(1)} ${middle.toFixed(1)} ${x2.toFixed(1)} ${middle.toFixed(1)} ${x2.toFixed(1)} ${y2.toFixed(1)}`;
 }
 
-/** @type {Record<string, string>} */
-const KINDS = {
-  carried: "what rollout carries from the query",
-  weights: "weights with the residual",
-  attention: "attention only",
-};
-
 /** Figure 1 of the paper: tokens from left to right, layers from bottom to top, strength as opacity.
  *
  * @param {Page} page
@@ -160,11 +110,10 @@ export function graphPanel(page) {
   const holder = el("div", { class: "scroll" }),
     note = el("p", { class: "hint" }),
     summary = el("p", { class: "summary", "aria-live": "polite" });
-  const pick = choice("edges", KINDS, "", (g) => state.set({ g }));
   const node = el(
     "section",
     { class: "view", "data-view": "graph" },
-    el("header", {}, pick, note, exportMenu(page, "graph", csvRows)),
+    el("header", {}, note, exportMenu(page, "graph", csvRows)),
     holder,
     summary,
   );
@@ -173,10 +122,8 @@ export function graphPanel(page) {
 
   function gathered() {
     const at = page.now(),
-      { g } = state.get();
-    const end = data.ends[data.layers[at.layer]];
-    const graph = g === "attention" ? data.steps(at.unit) : data.graph(at.unit, at.field === "layer" ? "layer" : "");
-    return { at, end, ...strongest(graph, end, at.query, g === "carried"), kind: g };
+      end = data.ends[data.layers[at.layer]];
+    return { at, end, ...strongest(data.graph(at.unit), end, at.query) };
   }
 
   /** @param {ReturnType<typeof gathered>} strong */
@@ -195,12 +142,12 @@ export function graphPanel(page) {
   /** @param {Palette} colours */
   function draw(colours) {
     const strong = gathered(),
-      { at, end, edges, masses, kind } = strong;
+      { at, end, edges, masses } = strong;
     const columns = shownColumns(strong),
       levels = end + 2;
     const names = at.tokens;
     const frame = layered(columns, levels, names, data.levels, colours, {
-      title: `${KINDS[kind]} · ${at.queryName} at ${at.layerName}`,
+      title: `what rollout carries from the query · ${at.queryName} at ${at.layerName}`,
       width: page.width() - 40,
     });
     const most = edges[0]?.amount || 1;
@@ -208,7 +155,6 @@ export function graphPanel(page) {
     const lines = svg("g", { fill: "none", "stroke-linecap": "round" });
     for (const edge of [...edges].reverse()) {
       const share = edge.amount / most;
-      if (share < 0.004) continue;
       const path = svg("path", {
         d: curve(frame.x(edge.query), frame.y(edge.step + 1), frame.x(edge.key), frame.y(edge.step)),
         stroke: colours.css[200],
@@ -227,13 +173,13 @@ export function graphPanel(page) {
       const width = level ? data.steps(at.unit)[level - 1].rows : data.steps(at.unit)[0].cols;
       for (const position of columns) {
         if (position >= width || (at.tokens.length > 60 && level && !drawnStates.has(`${level} ${position}`))) continue;
-        const mass = masses[level]?.[position];
+        const mass = masses[level][position];
         const top = level === end + 1 && position === at.query;
         const dot = svg("circle", {
           cx: frame.x(position).toFixed(1),
           cy: frame.y(level).toFixed(1),
           r: top ? 6 : 4,
-          fill: mass === undefined ? colours.paper : shade(colours, Math.min(1, mass * 1.6)),
+          fill: shade(colours, Math.min(1, mass * 1.6)),
           stroke: top || (level === 0 && position === at.token) ? colours.accent : colours.faint,
           "stroke-width": top ? 2 : 1,
           "data-level": level,
@@ -257,7 +203,6 @@ export function graphPanel(page) {
       return;
     }
     const colours = page.colours();
-    press(pick, state.get().g);
     const drawing = draw(colours),
       { at, edges, count, end } = drawing.strong;
     current = drawing;
@@ -399,7 +344,7 @@ export function graphPanel(page) {
     node,
     /** @param {Changed} changed */
     update(changed) {
-      if (touched(changed, "q", "l", "t", "u", "f", "g", "v", "theme", "width")) paint();
+      if (touched(changed, "q", "l", "t", "u", "v", "theme", "width")) paint();
     },
   };
 }

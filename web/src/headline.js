@@ -1,6 +1,5 @@
 import { isAnswerEdges } from "./data.js";
 import { percent, plainToken } from "./draw.js";
-import { rowNotes } from "./reliability.js";
 
 /** @import { Data, Lead, Now, Page } from "./types" */
 
@@ -9,6 +8,8 @@ const NEAR = 0.5; // words with at least this part of the highest value are name
 const AGAINST = 0.4; // a negative value at least this large, relative to the highest, is named
 const FEW = 5; // with fewer words, the highest is always named
 const FLAT = 1.5; // the highest value must be this many times the mean to stand out
+const EQUAL = 1e-9; // values that differ by less, relatively, are the same
+const NEARLY_ALL = 0.9; // the share of a row that leaves the other tokens nothing to say
 const ATTENTION = ["raw", "rollout", "flow"];
 
 /** Return which inputs are left out of the shading because they would dominate it: special tokens, the first token of a
@@ -115,9 +116,9 @@ function pointsTo(page, name) {
   if (!order.length) return null;
   const sum = values.reduce((total, v) => total + v, 0),
     taker = Array.from(values.keys()).reduce((best, i) => (values[i] > values[best] ? i : best), 0);
-  const labels = { ...at, sinks: [], causal: data.causal, method: name, layer: at.layerName, own: null, bound: null };
-  const blind = !standsOut(values, order) || rowNotes(values, labels).length > 0;
   const taken = apart[taker] && name !== "flow" ? { token: at.tokens[taker], share: values[taker] / (sum || 1) } : null;
+  const equal = order.length > 1 && values[order[order.length - 1]] >= values[order[0]] * (1 - EQUAL);
+  const blind = equal || !standsOut(values, order) || (taken?.share ?? 0) >= NEARLY_ALL;
   return { name, word: blind && order.length > 1 ? -1 : order[0], taken };
 }
 

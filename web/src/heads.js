@@ -4,7 +4,6 @@ import { headRows } from "./maths.js";
 import { exportMenu } from "./keep.js";
 import { touched } from "./state.js";
 import { heatMap, scaleBar } from "./layers.js";
-import { rankingPart } from "./head-ranking.js";
 
 /** @import { Cells, Changed, Now, Page, Palette } from "./types" */
 
@@ -20,7 +19,6 @@ export function headsPanel(page) {
   const raw = { raw: "raw attention of one head" };
   const kinds = single ? { rollout: "rollout of one head (A.1)", ...raw } : raw;
   const pick = choice("method of the heads", kinds, "", (k) => state.set({ k }));
-  const ranking = rankingPart(page);
   const node = el(
     "section",
     { class: "view", "data-view": "heads" },
@@ -29,10 +27,8 @@ export function headsPanel(page) {
       {},
       pick,
       el("p", { class: "hint" }, "one row per layer, one column per head; each strip is the text"),
-      data.headQueries ? ranking.pick : "",
       exportMenu(page, "heads", csvRows),
     ),
-    ranking.box,
     holder,
     detail,
   );
@@ -269,7 +265,6 @@ export function headsPanel(page) {
     node,
     /** @param {Changed} changed */
     update(changed) {
-      if (touched(changed, "q", "u", "t", "h", "r", "v", "rows")) ranking.paint();
       if (touched(changed, "q", "u", "s", "k", "v", "theme", "rows", "width")) paint();
       else if (touched(changed, "h") || (touched(changed, "l") && !state.get().h)) move();
     },

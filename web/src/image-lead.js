@@ -177,7 +177,7 @@ export function imageLead(page, lead) {
     node,
     /** @param {Changed} changed */
     update(changed) {
-      if (touched(changed, "q", "l", "f", "a", "x", "rows", "theme")) paint();
+      if (touched(changed, "q", "l", "a", "x", "rows", "theme")) paint();
       else if (touched(changed, "t")) mark();
     },
   };

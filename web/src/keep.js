@@ -1,7 +1,7 @@
 import { PALETTES, shade, inkOn } from "./colour.js";
 import { el, brush, button, figure, label, messageOf, svg, textWidth, plainToken } from "./draw.js";
 
-/** @import { Cells, Exported, MethodRow, Palette, View } from "./types" */
+/** @import { Cells, Exported, Palette } from "./types" */
 
 /** @param {string} name @param {Blob | string} content @param {string} [type] */
 export function download(name, content, type) {
@@ -65,10 +65,7 @@ function csv(rows) {
  * @returns {Record<string, () => void | Promise<void>>}
  */
 export function exportsOf(page, name, make, rows) {
-  const paper = () => {
-    const drawing = make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
-    return page.view ? withView(drawing, page, page.view()) : drawing;
-  };
+  const paper = () => make(PALETTES.light) ?? figure(200, 40, PALETTES.light, "not available");
   return {
     SVG: () => download(`attnflow-${name}.svg`, svgText(paper()), "image/svg+xml"),
     PNG: async () => download(`attnflow-${name}.png`, await png(paper())),
@@ -115,51 +112,6 @@ export function exportMenu(page, name, rows) {
   return el("details", { class: "export", "data-name": name }, summary, el("div", {}, buttons));
 }
 
-/** Add the view to a figure: as metadata, and the pins as a line below.
- *
- * @param {SVGElement} drawing
- * @param {Exported} page
- * @param {View} view
- */
-function withView(drawing, { data }, view) {
-  const lines = pinnedLines(view),
-    [, , width, height] = (drawing.getAttribute("viewBox") ?? "0 0 200 40").split(" ").map(Number);
-  const wide = Math.ceil(Math.max(width, ...lines.map((line) => textWidth(line, 10.5) + 4))),
-    high = height + 16 * lines.length;
-  if (lines.length) {
-    for (const node of [drawing, drawing.querySelector("rect")]) {
-      node?.setAttribute("width", String(wide));
-      node?.setAttribute("height", String(high));
-    }
-    drawing.setAttribute("viewBox", `0 0 ${wide} ${high}`);
-    lines.forEach((line, i) =>
-      drawing.append(label(2, height + 16 * i + 6, line, { "font-size": 10.5, fill: PALETTES.light.faint })),
-    );
-  }
-  drawing.prepend(svg("metadata", {}, printable(JSON.stringify({ text: data.text, model: data.model, view }))));
-  return drawing;
-}
-
-/** Write JSON without the two characters that XML does not allow.
- *
- * @param {string} json
- */
-const printable = (json) => json.replace(/[\ufffe\uffff]/g, (sign) => (sign === "\ufffe" ? "\\ufffe" : "\\uffff"));
-
-/** Describe the pins: tokens with their names, and groups.
- *
- * @param {View} view
- */
-export function pinnedLines({ pins = [], groups = [] }) {
-  const named = pins.map(({ token, name }) => (name ? `${name} (${plainToken(token)})` : plainToken(token)));
-  const members = (/** @type {number[]} */ positions) =>
-    pins.flatMap((pin, i) => (positions.includes(pin.position) ? named[i] : [])).join(", ");
-  return [
-    ...(pins.length ? [`pinned: ${named.join(", ")}`] : []),
-    ...groups.map(({ name, positions }) => `${name}: ${members(positions)}`),
-  ];
-}
-
 /** @param {Cells[]} table @param {Exported} page */
 function asObjects([head, ...rows], { data, view }) {
   return {
@@ -173,82 +125,57 @@ function asObjects([head, ...rows], { data, view }) {
   };
 }
 
-/** Draw the shaded text of each method.
+/** Draw the text, shaded by one method, as a figure.
  *
  * @param {object} parts
  * @param {string[]} parts.tokens
  * @param {boolean[]} parts.joins
- * @param {MethodRow[]} parts.methods
+ * @param {string} parts.method its title
+ * @param {number[]} parts.shares
  * @param {string} parts.title
  * @param {string} parts.foot
  * @param {Palette} parts.colours
- * @param {number} [parts.width]
- * @param {boolean[]} [parts.pinned] tokens that are marked
+ * @param {number} parts.width
  */
-export function compareFigure({ tokens, joins, methods, title, foot, colours, width = 640, pinned = [] }) {
+export function textFigure({ tokens, joins, method, shares, title, foot, colours, width }) {
   const size = 12,
     small = 10.5,
     gap = 3,
-    high = 20;
-  const left = Math.max(...methods.map((method) => textWidth(method.title, size))) + 12;
-  /** @type {{ text: string, left: number, line: number, own: number }[]} */
-  const place = [];
+    high = 20,
+    top = 44,
+    left = textWidth(method, size) + 12;
+  /** @type {SVGElement[]} */
+  const nodes = [];
   let x = left,
-    line = 0,
+    y = top,
     wide = left + 60;
   tokens.forEach((token, i) => {
     const text = plainToken(token, 40),
       own = textWidth(text, size) + 8;
     if (x + own > width && x > left) {
       x = left;
-      line++;
+      y += high + 3;
     } else if (i && !joins[i]) x += gap;
-    place.push({ text, left: x, line, own });
+    const fill = shade(colours, shares[i]);
+    nodes.push(
+      svg("rect", { x, y, width: own, height: high, fill, stroke: colours.line, "stroke-width": 0.5 }),
+      label(x + own / 2, y + high / 2 + 0.5, text, {
+        "text-anchor": "middle",
+        "font-size": size,
+        fill: inkOn(colours, shares[i]),
+        direction: "ltr",
+      }),
+    );
     x += own;
     wide = Math.max(wide, x);
   });
-  const block = (line + 1) * (high + 3) + 7,
-    top = 44,
+  const below = y + high + 10,
     end = Math.ceil(Math.max(wide, textWidth(title, size, "600")) + 8);
-  const drawing = figure(
-    Math.max(end, Math.ceil(textWidth(foot, small)) + 4),
-    top + methods.length * block + 22,
-    colours,
-    title,
-    12,
+  const drawing = figure(Math.max(end, Math.ceil(textWidth(foot, small)) + 4), below + 12, colours, title, 12);
+  drawing.append(
+    label(0, top + high / 2, method, { "font-size": size }),
+    ...nodes,
+    label(2, below, foot, { "font-size": small, fill: colours.faint }),
   );
-  drawing.append(label(2, top + methods.length * block + 10, foot, { "font-size": small, fill: colours.faint }));
-  methods.forEach((method, m) => {
-    const y = top + m * block;
-    drawing.append(label(0, y + high / 2, method.title, { "font-size": size }));
-    const { shares } = method;
-    if (shares)
-      place.forEach((token, i) => {
-        const at = y + token.line * (high + 3);
-        drawing.append(
-          svg("rect", {
-            x: token.left,
-            y: at,
-            width: token.own,
-            height: high,
-            fill: shade(colours, shares[i]),
-            stroke: colours.line,
-            "stroke-width": 0.5,
-          }),
-        );
-        drawing.append(
-          label(token.left + token.own / 2, at + high / 2 + 0.5, token.text, {
-            "text-anchor": "middle",
-            "font-size": size,
-            fill: inkOn(colours, shares[i]),
-            direction: "ltr",
-          }),
-        );
-        if (pinned[i])
-          drawing.append(
-            svg("rect", { x: token.left, y: at + high - 2, width: token.own, height: 2, fill: colours.accent }),
-          );
-      });
-  });
   return drawing;
 }

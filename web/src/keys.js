@@ -6,7 +6,6 @@ const KEYS = [
   ["← →", "previous or next token"],
   ["↑ ↓", "layer up or down"],
   ["q", "make the selected token the query"],
-  ["p", "pin the selected token (or Shift-click it)"],
   ["w", "words or subwords"],
   ["s", "show or hide special tokens"],
   ["o", "open or close Details"],
@@ -60,7 +59,6 @@ export function listenToKeys(page, node, prefix, signal) {
         ArrowDown: () => layer(-1),
         q: () =>
           !data.queries && at.token >= data.firstQuery && at.token < at.names.length && state.set({ q: at.token }),
-        p: () => page.pin(at.token),
         w: () =>
           data.units.words
             ? page.switchUnit(at.unit === "words" ? "subwords" : "words")

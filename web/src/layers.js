@@ -253,7 +253,7 @@ export function layersPanel(page) {
   function wholeRows() {
     const at = page.now(),
       { m } = state.get();
-    return page.data.map(m, at.unit, at.layer, at.field);
+    return page.data.map(m, at.unit, at.layer);
   }
 
   /** @param {Palette} colours */
@@ -400,7 +400,7 @@ export function layersPanel(page) {
     ];
   }
 
-  const both = ["q", "l", "t", "u", "s", "f", "theme", "rows", "width"];
+  const both = ["q", "l", "t", "u", "s", "theme", "rows", "width"];
   return {
     node,
     /** @type {Panel[]} */

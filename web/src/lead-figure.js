@@ -1,10 +1,9 @@
 import { PALETTES } from "./colour.js";
 import { figure, label, plainToken } from "./draw.js";
 import { leadOf } from "./headline.js";
-import { compareFigure } from "./keep.js";
+import { textFigure } from "./keep.js";
 import { answerName, originFigure } from "./origin.js";
 import { patchFigure } from "./patches.js";
-import { pinned } from "./pins.js";
 
 /** @import { Cells, Page, Palette, ValuedRow } from "./types" */
 
@@ -28,13 +27,12 @@ export function leadFigure(page, title, colours = PALETTES.light) {
     values: chosen.map((i) => lead.values[i]),
     shares: chosen.map((i) => lead.shades[i] || 0),
   };
-  if (data.patches) return patchFigure(page, [/** @type {ValuedRow} */ (row)], title, colours);
-  const marked = new Set(pinned(data, at.unit, page.state.get().p).map(({ i }) => i));
-  const text = compareFigure({
+  if (data.patches) return patchFigure(page, /** @type {ValuedRow} */ (row), title, colours);
+  const text = textFigure({
     tokens: chosen.map((i) => at.tokens[i]),
     joins: chosen.map((i, place) => place > 0 && at.joins[i]),
-    pinned: chosen.map((i) => marked.has(i)),
-    methods: [row],
+    method: row.title,
+    shares: row.shares,
     title: plainToken(title, 110),
     foot: `${page.modelName}; colours by the size of each value${row.values.some((v) => v < 0) ? ", orange counts against" : ""}`,
     colours,

@@ -113,22 +113,16 @@ export function leadPanel(page, pictured) {
   }
 
   function build() {
-    const at = page.now(),
-      key = `${at.unit} ${state.get().p}`;
-    if (built === key || alone) return;
-    built = key;
+    const at = page.now();
+    if (built === at.unit || alone) return;
+    built = at.unit;
     spans = [];
     const apart = at.special;
-    const { tokens } = data.units[at.unit],
-      pieces = running(data.text, { ...at, tokens });
+    const pieces = running(data.text, at);
     /** @type {(Node | string)[]} */
     const nodes = [];
     pieces.forEach((piece, i) => {
-      const span = el(
-        "span",
-        { class: "tok", "data-i": i, tabindex: -1 },
-        readable(at.tokens[i] === tokens[i] ? piece.text : at.tokens[i]),
-      );
+      const span = el("span", { class: "tok", "data-i": i, tabindex: -1 }, readable(piece.text));
       spans.push(span);
       if ((apart[i] && !piece.found) || drawn.has(i)) return; // shown below the text
       nodes.push(readable(piece.before), span);
@@ -298,8 +292,8 @@ export function leadPanel(page, pictured) {
       layer.value = String(data.layers[page.now().layer] + 1);
       asks.textContent = (lead?.method.asks ?? "").replace(/\bword(?=s?\b)/g, alone ? "place" : "word");
       if (touched(changed, "u")) build();
-      if (touched(changed, "u", "q", "l", "f", "a", "rows")) drawHeadline();
-      if (touched(changed, "u", "q", "l", "f", "a", "x", "t", "theme", "rows")) {
+      if (touched(changed, "u", "q", "l", "a", "rows")) drawHeadline();
+      if (touched(changed, "u", "q", "l", "a", "x", "t", "theme", "rows")) {
         shadeText();
         drawAside();
         drawList();

@@ -48,14 +48,6 @@ const WHAT = {
   },
 };
 
-/** @type {Record<string, string>} */
-export const FIELDS = {
-  "": "uncorrected",
-  ratio: "ratio to uniform",
-  difference: "difference from uniform",
-  layer: "layer by layer",
-};
-
 const ORDER = ["raw", "rollout", "flow"];
 
 /** Return the names of the methods that have a row for each query and layer.

@@ -1,13 +1,12 @@
 import { el, between, button, messageOf, number, plainToken, makeTip, choice, press } from "./draw.js";
 import { shortName, topOf } from "./frame.js";
-import { namedTokens, pinsIn, pinsPanel, viewOf } from "./pins.js";
 import { exportsOf } from "./keep.js";
 import { leadFigure, leadRows } from "./lead-figure.js";
 import { keepControls } from "./share.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { queryNames } from "./data.js";
-import { FIELDS, methodsOf, rowMethods } from "./methods.js";
+import { methodsOf, rowMethods } from "./methods.js";
 import { queryStrip } from "./query.js";
 import { listenToKeys } from "./keys.js";
 import { leadOf } from "./headline.js";
@@ -17,7 +16,6 @@ import { imageCanvas } from "./patches.js";
 import { comparePanel } from "./compare.js";
 import { layersPanel } from "./layers.js";
 import { VIEW_NAMES, viewTabs } from "./views.js";
-import { ALIGNMENTS } from "./head-ranking.js";
 
 /** @import { Changed, Data, Now, Page, Palette, Panel, Selection, Server } from "./types" */
 
@@ -43,32 +41,24 @@ export function mount(root, data, prefix = "", server = null) {
     t: -1,
     u: first.unit ?? "subwords",
     s: first.special === false ? 0 : 1,
-    f: first.field ?? "",
     v: "graph",
-    g: "carried",
     m: methodNames.find((name) => name === first.method) ?? methodNames[0] ?? "raw",
     h: "",
     k: "rollout",
-    r: "",
     o: "",
     a: methods.find(({ name }) => name === first.method)?.name ?? "",
     x: 0,
     d: 0,
-    p: "",
     theme: "",
   };
   const state = makeState(
     { ...selection },
     {
       u: Object.keys(units),
-      f: data.causal ? Object.keys(FIELDS) : [""],
       v: VIEW_NAMES,
-      g: ["carried", "weights", "attention"],
       m: methodNames,
       k: ["rollout", "raw"],
       a: ["", ...methods.map(({ name }) => name)],
-      r: Object.keys(ALIGNMENTS),
-      p: { includes: (text) => pinsIn(text, units.subwords.tokens.length) !== null },
       theme: ["", "light", "dark"],
     },
     prefix,
@@ -92,8 +82,7 @@ export function mount(root, data, prefix = "", server = null) {
   function now() {
     const s = state.get();
     const unit = s.u,
-      { special, parts } = units[unit],
-      tokens = namedTokens(data, unit, s.p);
+      { tokens, special, parts } = units[unit];
     const names = queryNames(data, unit);
     const query = between(data.firstQuery, s.q, names.length - 1);
     const at = data.layers.indexOf(s.l - 1),
@@ -115,7 +104,6 @@ export function mount(root, data, prefix = "", server = null) {
       layerNames,
       layerName: layerNames[layer],
       queryName: plainToken(names[query], data.isPool(unit, query) ? 60 : undefined),
-      field: s.f,
       joins: joins(unit),
     };
   }
@@ -153,7 +141,7 @@ export function mount(root, data, prefix = "", server = null) {
     const at = now(),
       worth = data.importance.findIndex((one) => one.name === name);
     if (worth >= 0) return { row: data.worth(at.unit)[worth].values, rows: [], exact: true };
-    const all = data.rows(name, at.unit, at.query, at.field);
+    const all = data.rows(name, at.unit, at.query);
     return all && { ...all, row: all.rows[at.layer] };
   }
 
@@ -163,7 +151,6 @@ export function mount(root, data, prefix = "", server = null) {
     state,
     methods,
     server,
-    fields: FIELDS,
     modelName: shortName(data.model.model),
     tip: makeTip(root),
     colours,
@@ -188,8 +175,7 @@ export function mount(root, data, prefix = "", server = null) {
       views.section.scrollIntoView({ block: "start" });
     },
     switchTheme: theme.flip,
-    pin: (i) => pins.toggle(i),
-    view: () => viewOf(page),
+    view: () => state.text(),
     announce: (text) => {
       live.textContent = text;
     },
@@ -202,8 +188,6 @@ export function mount(root, data, prefix = "", server = null) {
     whyNot(name) {
       const at = now(),
         queries = data.methods[at.unit]?.[name]?.queries ?? [];
-      if (name === "flow" && at.field === "layer" && data.methods[at.unit]?.flow && !data.methods[at.unit].flow?.layer)
-        return ["Layer-by-layer flow was not computed for this long text."];
       if (server && name === "flow" && data.levels.length) return ["solving …"];
       if (!queries.length) return [`This page does not include ${page.titleOf(name)}.`];
       return [
@@ -230,13 +214,6 @@ export function mount(root, data, prefix = "", server = null) {
     type: "checkbox",
     onchange: (event) => state.set({ s: event.target.checked ? 1 : 0 }),
   });
-  const field = data.causal
-    ? el(
-        "select",
-        { "aria-label": "receptive field", onchange: (event) => state.set({ f: event.target.value }) },
-        Object.entries(FIELDS).map(([value, text]) => el("option", { value }, text)),
-      )
-    : null;
   theme.node.title = "light or dark (d)";
   const query = queryStrip(page, prefix);
   const slider = el("input", {
@@ -285,7 +262,6 @@ export function mount(root, data, prefix = "", server = null) {
         units.subwords.special.some(Boolean) && units.subwords.special.some((flag) => !flag)
           ? el("label", {}, special, " special tokens")
           : "",
-        field ? el("label", {}, "receptive field ", field) : "",
       ),
     ),
     data.prediction
@@ -347,8 +323,6 @@ export function mount(root, data, prefix = "", server = null) {
         source: () => data.source,
         title: () => `${data.text.replace(/\s+/g, " ").trim().slice(0, 60)} · attnflow`,
         works: exportsOf(page, "page", figureOf, () => leadRows(page)),
-        view: () => viewOf(page),
-        text: data.text,
       }),
       theme.node,
       button("?", () => keys.showModal(), { class: "theme", title: "keys", "aria-label": "keys" }),
@@ -380,7 +354,6 @@ export function mount(root, data, prefix = "", server = null) {
     theme.paint();
     if (unitPick) press(unitPick, at.unit);
     special.checked = !!s.s;
-    if (field) field.value = at.field;
     slider.value = String(at.layer);
     slider.setAttribute("aria-valuetext", at.layerName ?? "");
     layerOut.textContent = `${at.layerName} of ${at.layerNames.length > 1 ? at.layerNames.at(-1) : at.layerName}`;
@@ -449,14 +422,12 @@ export function mount(root, data, prefix = "", server = null) {
   /** @param {Changed} changed */
   function update(changed) {
     const start = performance.now();
-    if (changed?.has("p")) changed.add("u"); // names of pinned tokens appear wherever tokens do
     if (!changed || changed.has("u")) query.build();
     paintControls();
     const visible = parts.filter((part) => isOpen(part) && seen(part.node)); // before painting, which forces a new layout
     for (const part of parts)
       part.due = !changed || part.due === null ? null : new Set([...(part.due ?? []), ...changed]);
     visible.forEach(paintPart);
-    pins.update(changed);
     // panels out of view wait until the page is idle
     clearTimeout(later);
     later = setTimeout(paintRest, 30);
@@ -469,8 +440,6 @@ export function mount(root, data, prefix = "", server = null) {
   if (layers) everything.append(layers.node);
   if (data.levels.length) everything.append(views.section);
   everything.append(footer);
-  const pins = pinsPanel(page, node);
-  lead.node.after(pins.node);
   node.append(live);
   const keys = listenToKeys(page, node, prefix, signal);
   root.replaceChildren(node, root.querySelector(".tip") ?? "");

@@ -82,36 +82,20 @@ export function paintPatches(page, canvas, method, at, colours) {
   return { shareOf, first, wide, side };
 }
 
-/** Draw all methods over the image, side by side, for export.
+/** Draw the image with the shades of a method, for export.
  *
  * @param {Page} page
- * @param {ValuedRow[]} methods
+ * @param {ValuedRow} method
  * @param {string} title
  * @param {Palette} colours
  */
-export function patchFigure(page, methods, title, colours) {
-  const at = page.now();
-  const drawn = methods.map((method) => {
-    const canvas = el("canvas");
-    return { ...paintPatches(page, canvas, method, at, colours), canvas, method };
-  });
-  const drawing = figure(
-    Math.max(
-      textWidth(title, 12, "600"),
-      drawn.reduce((sum, { wide }) => sum + wide + 16, 0),
-    ),
-    (drawn[0]?.side ?? 0) + 48,
-    colours,
-    title,
-    12,
+export function patchFigure(page, method, title, colours) {
+  const canvas = el("canvas"),
+    { wide, side } = paintPatches(page, canvas, method, page.now(), colours);
+  const drawing = figure(Math.max(textWidth(title, 12, "600"), wide + 16), side + 48, colours, title, 12);
+  drawing.append(
+    label(0, 34, method.title, { "font-size": 12 }),
+    svg("image", { x: 0, y: 46, width: wide, height: side, href: canvas.toDataURL() }),
   );
-  let x = 0;
-  for (const { canvas, method, wide, side } of drawn) {
-    drawing.append(
-      label(x, 34, method.title, { "font-size": 12 }),
-      svg("image", { x, y: 46, width: wide, height: side, href: canvas.toDataURL() }),
-    );
-    x += wide + 16;
-  }
   return drawing;
 }

@@ -1,7 +1,7 @@
-import { button, el, messageOf } from "./draw.js";
-import { download, pinnedLines, savingButtons } from "./keep.js";
+import { button, el } from "./draw.js";
+import { download, savingButtons } from "./keep.js";
 
-/** @import { State, View } from "./types" */
+/** @import { State } from "./types" */
 
 /** Return this page as a file that opens with a view: the same script and style, the document, and the selection.
  *
@@ -56,8 +56,6 @@ const isFramed = () => location.protocol === "about:";
  * @param {() => object} [parts.source] the document; by default the one in this file
  * @param {() => string} [parts.title] of the file; by default this page's
  * @param {Record<string, () => void | Promise<void>>} [parts.works] other kinds of files
- * @param {() => View} [parts.view]
- * @param {string} [parts.text] whose views may be loaded here; without it, there is no menu entry to load one
  */
 export function keepControls({
   state,
@@ -66,13 +64,11 @@ export function keepControls({
   source = ownDocument,
   title = () => document.title,
   works = {},
-  view = () => ({ fragment: state.text() }),
-  text,
 }) {
   const page = () =>
     download(`attnflow-${name}.html`, pageFile(source(), state.text(), title()), "text/html;charset=utf-8");
   const paper = () => {
-    foot(menu, `${location.protocol === "file:" ? "" : location.href.split("#")[0]}${state.fragment()}`, view());
+    foot(menu, `${location.protocol === "file:" ? "" : location.href.split("#")[0]}${state.fragment()}`);
     print();
   };
   const hasPage = source !== ownDocument || !isApp();
@@ -81,7 +77,7 @@ export function keepControls({
     "details",
     { class: "export keep", "data-name": name },
     el("summary", { title: "save this view as a file" }, "save"),
-    el("div", {}, savingButtons(kinds, name, announce), text === undefined ? "" : loader(state, text, announce)),
+    el("div", {}, savingButtons(kinds, name, announce)),
   );
   menu.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !menu.open) return;
@@ -91,23 +87,15 @@ export function keepControls({
   return [menu, linkButton(state, announce)];
 }
 
-/** Add the footer of a printed page: pins, title and address.
+/** Add the footer of a printed page: title and address.
  *
  * @param {HTMLElement} inside
  * @param {string} address
- * @param {View} view
  */
-function foot(inside, address, view) {
+function foot(inside, address) {
   const article = inside.closest("article");
   article?.querySelector(".print-foot")?.remove();
-  const lines = [...pinnedLines(view), `${document.title}, ${address}`];
-  article?.append(
-    el(
-      "p",
-      { class: "print-foot" },
-      lines.map((line) => el("span", {}, line)),
-    ),
-  );
+  article?.append(el("p", { class: "print-foot" }, `${document.title}, ${address}`));
 }
 
 /** A button that copies the address of the view, or shows it if the browser does not allow copying.
@@ -156,51 +144,4 @@ function linkButton(state, announce) {
     node.focus();
   });
   return el("span", { class: "link" }, node, box);
-}
-
-/** @param {State<any>} state @param {string} text @param {(text: string) => void} announce */
-function loader(state, text, announce) {
-  const said = el("p", { class: "hint", role: "status" });
-  const file = el("input", { type: "file", class: "sr", accept: ".json,.svg,.html", "aria-label": "load a view" });
-  file.addEventListener("change", async () => {
-    const chosen = file.files?.[0];
-    if (!chosen) return;
-    try {
-      state.load(viewIn(await chosen.text(), text));
-      said.textContent = "";
-      announce(`loaded the view of ${chosen.name}`);
-    } catch (error) {
-      said.textContent = messageOf(error);
-    }
-    file.value = "";
-  });
-  return [el("label", { class: "load" }, "load a view …", file), said];
-}
-
-/** Return the view in a file: JSON, a figure, or a page.
- *
- * @param {string} content
- * @param {string} text that the view must belong to
- */
-export function viewIn(content, text) {
-  let held;
-  try {
-    held = JSON.parse(dataIn(content));
-  } catch {
-    throw new Error("This file contains no view: choose a JSON, SVG or HTML file that was saved here.");
-  }
-  const fragment = typeof held?.view === "string" ? held.view : held?.view?.fragment;
-  if (typeof fragment !== "string")
-    throw new Error("This file contains no view: choose a JSON, SVG or HTML file that was saved here.");
-  if (held.text !== text) throw new Error("This view belongs to another text: load it on that text's page.");
-  return fragment;
-}
-
-/** @param {string} content */
-function dataIn(content) {
-  if (!content.trimStart().startsWith("<")) return content;
-  const isPage = /^\s*<!doctype html/i.test(content);
-  const file = new DOMParser().parseFromString(content, isPage ? "text/html" : "image/svg+xml");
-  const place = isPage ? file.getElementById("attnflow-document") : file.querySelector("metadata");
-  return place?.textContent ?? "";
 }

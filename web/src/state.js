@@ -1,10 +1,8 @@
 /** The selection: one object that drives every panel and is stored in the URL's fragment, so that a view can be shared.
  *
- * q query, l layer (L1 is 1), t token, u unit, s special tokens, f receptive field, v view, g what the graph's edges show,
- * m method of the map, h head as layer.head, k method of the heads, r what heads are ranked by, o order of the table,
- * a method of the first screen, x whether usually unshaded tokens are shaded there, d whether
- * Details are open, p pins (see pins.js), theme. Values that are not `allowed` are ignored, because an address may come
- * from anywhere.
+ * q query, l layer (L1 is 1), t token, u unit, s special tokens, v view, m method of the map, h head as layer.head, k method of
+ * the heads, o order of the table, a method of the first screen, x whether usually unshaded tokens are shaded there, d whether
+ * Details are open, theme. Values that are not `allowed` are ignored, because an address may come from anywhere.
  *
  * @import { State } from "./types"
  * @template {Record<string, string | number>} Values
@@ -82,7 +80,6 @@ export function makeState(defaults, allowed, prefix, signal, opening = "") {
     listen: (listener) => listeners.push(listener),
     fragment,
     text: () => String(new URLSearchParams(Object.entries(current).map(([name, value]) => [name, String(value)]))),
-    load: (view) => set({ ...first, ...parsed(view, "") }),
   };
 }
 

@@ -25,7 +25,6 @@ export interface State<Values> {
   fragment(): string;
   /** The whole selection as text for files, and the selection of a text. */
   text(): string;
-  load(view: string): void;
 }
 
 // The document of one text, as view/document.py writes it.
@@ -45,14 +44,11 @@ export interface Rounded {
 export interface Table<Values> {
   queries: number[];
   values: Values;
-  uniform?: Values;
-  layer?: Values;
 }
-/** A step of the graph before its weights are unpacked; `carried` are the positions that only pass through. */
+/** A step of the graph before its weights are unpacked. */
 export interface StepShape {
   rows: number;
   cols: number;
-  carried: [number, number];
   residual: boolean;
 }
 export interface Matrix<Values = Floats> {
@@ -61,7 +57,6 @@ export interface Matrix<Values = Floats> {
   values: Values;
 }
 export type Step = StepShape & Matrix;
-export type GraphStep = Matrix<Float64Array> & { carried: [number, number] };
 export interface Unit {
   tokens: string[];
   special: boolean[];
@@ -95,17 +90,6 @@ export interface Origin {
   carried: number;
   edges: [number, number, number, number, number][];
 }
-/** The labels of a row for rowNotes. bound: for flow, what leaves the query, and what enters each token. */
-export interface RowLabels {
-  tokens: string[];
-  special: boolean[];
-  sinks: number[];
-  causal: boolean;
-  method: string;
-  layer: string;
-  own: number | null;
-  bound: { leaving: number; entering: Float64Array } | null;
-}
 export interface TextDocument {
   format: string;
   version: number;
@@ -135,9 +119,14 @@ export interface TextDocument {
   sentences?: Sentences | null;
   origin?: Record<string, Origin> | null;
   missing: string;
-  reliability: string[];
+  /** What the numbers mean, by unit. */
+  notes: Record<string, string[]>;
+  /** By unit: notes on the rows of a query (null for every query), for each method at each layer. */
+  reliability: Record<string, { query: number | null; notes: Record<string, string[][]> }>;
+  /** Certificates of the flows to the strongest words. */
+  flows: (Flow & { unit: string })[];
   leftOut: string[];
-  state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean; field?: string };
+  state: { query?: number; layer?: number; method?: string; unit?: string; special?: boolean };
   /** The view that a page was saved with. */
   view?: string;
 }
@@ -152,18 +141,14 @@ export interface Selection {
   t: number;
   u: string;
   s: number;
-  f: string;
   v: string;
-  g: string;
   m: string;
   h: string;
   k: string;
-  r: string;
   o: string;
   a: string;
   x: number;
   d: number;
-  p: string;
   theme: string;
 }
 /** The selection, corrected to fit the document. */
@@ -180,7 +165,6 @@ export interface Now {
   layerNames: string[];
   layerName: string;
   queryName: string;
-  field: string;
   joins: boolean[];
 }
 export interface Method {
@@ -218,15 +202,20 @@ export interface Edge {
   query: number;
   key: number;
 }
-export interface Path {
-  positions: number[];
-  amount: number;
-}
+/** A maximum flow with its proof, as view/flow_paths.py writes it. edges, capacity: of the whole minimum cut. */
 export interface Flow {
+  query: number;
+  layer: number;
+  token: number;
   value: number;
   gap: number;
-  cut: (Edge & { capacity: number })[];
-  paths: (Path & { rollout: number })[];
+  edges: number;
+  capacity: number;
+  /** The widest edges of the cut: step, query, key, capacity. */
+  cut: [number, number, number, number][];
+  /** The widest paths: flow, rollout, and the positions from the query down. */
+  paths: number[][];
+  limit: string;
 }
 /** Requests from a page to `attnflow serve`. */
 export interface Server {
@@ -238,31 +227,18 @@ export interface ServedRows {
   query: number;
   methods: Record<string, Table<Packed> | null>;
 }
-/** A pinned token, with an optional name and group. */
-export interface Pin {
-  position: number;
-  name: string;
-  group: string;
-}
-/** The view as files store it: see share.js. */
-export interface View {
-  fragment: string;
-  selection?: Record<string, string | number>;
-  pins?: (Pin & { token: string })[];
-  groups?: { name: string; positions: number[] }[];
-}
 /** The subject of exports. */
 export interface Exported {
   data: { text: unknown; model: unknown; prediction: unknown };
   announce(text: string): void;
-  view?(): View;
+  /** The selection, in the format of `State.text`. */
+  view?(): string;
 }
 export interface Page {
   data: Data;
   state: State<Selection>;
   methods: Method[];
   server: Server | null;
-  fields: Record<string, string>;
   modelName: string;
   tip: Tip;
   picture: HTMLCanvasElement | null;
@@ -279,9 +255,7 @@ export interface Page {
   soon(name: string, work: () => void): void;
   whyNot(name: string): Child[];
   whyNoHeads(): string;
-  /** Pins or unpins a token. */
-  pin(i: number): void;
-  view(): View;
+  view(): string;
 }
 export interface Panel {
   node: HTMLElement;
@@ -445,7 +419,8 @@ export interface AnswerDocument {
   };
   evidence: { log_odds: number; prompt: number; answer: number; constants: number; first_token?: number; gap: number };
   /** For each answer token: what supports it, what counts against it, and its support at the first token. */
-  sizes: [number, number, number][];
+  /** Why the shares of a span should not be read as they are, by "first-last" token. */
+  reliability: Record<string, string[]>;
   /** Signed parts, and for complete rows: the support of a token by the prompt and by both texts, sums of parts of the prompt,
    * the answer and the first token, shares of answer tokens, and the share of all marks. */
   matrix: Kept & {

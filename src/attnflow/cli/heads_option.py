@@ -28,7 +28,8 @@ def read_heads(text: str) -> tuple[int, int]:
         return head
     if re.fullmatch(r"[Ll]?[0-9]+\.[0-9]+", text.strip()):  # a head, but with a 0
         raise InputError(
-            f"--heads {text!r}: layers and heads are counted from 1, so the first head of the first layer is L1.1"
+            f"--heads {text!r}: expected a head such as L3.5, with layers and heads counted from 1; to rank heads, use "
+            "Trace.rank_heads in Python"
         )
     raise InputError(f"--heads {text!r}: expected a head such as L3.5; Trace.rank_heads in Python ranks heads")
 

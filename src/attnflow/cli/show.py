@@ -154,7 +154,7 @@ def show(
             "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
             "tokens; attnflow compare has --importance too"
         )
-    beyond = [name for name in chosen if name in ("edges", "answer", "sinks")]
+    beyond = [name for name in chosen if name in ("edges", "answer", "sinks", "receptive_field")]
     on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
     if as_page and not on_page and budget is not None:
         reason = f"--{beyond[0]}" if beyond else f"--method {method}"
@@ -205,7 +205,7 @@ def show(
             position = read_query(query, len(trace.tokens))
             number = None if layer == "all" else read_layer(layer, trace.layer_count, "last or all")
             state = {
-                "layer": number, "unit": "words" if words else None, "special": special, "field": receptive_field,
+                "layer": number, "unit": "words" if words else None, "special": special,
                 "method": None if by_default else own.replace("_", "-") if own in IMPORTANCE else own,
             }  # fmt: skip
             page = explain(

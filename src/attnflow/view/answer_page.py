@@ -14,7 +14,7 @@ from attnflow.answer_rows import Units
 from attnflow.capture.photo import photo
 from attnflow.capture.prompt import UNITS, AnswerLabels, Prompt, Span, find_span
 from attnflow.errors import InputError
-from attnflow.reliability import for_and_against
+from attnflow.reliability import evidence_notes, for_and_against
 from attnflow.result import TokenAttention
 from attnflow.source_methods import METHOD
 from attnflow.view.answer_numbers import SECONDS, Faded, faded_rows, is_whole, matrix_entry, unit_entry
@@ -176,7 +176,7 @@ def written_document(explained: Explained, unit: str) -> dict[str, Any]:
             "written": explained.written,
         },
         "evidence": dict(explained.evidence),
-        "sizes": [for_and_against(row[:size], first) for row in matrix],
+        "reliability": _notes(explained, first),
         "matrix": matrix_entry(matrix, first, marks, size),
         "units": units,
         "fading": None if faded is None else {"spans": [list(span) for span in faded.spans], "by": faded.by},
@@ -186,6 +186,31 @@ def written_document(explained: Explained, unit: str) -> dict[str, Any]:
         "provenance": dict(explained.provenance),
         "picture": explained.picture,
     }
+
+
+def _notes(explained: Explained, first: Sequence[int]) -> dict[str, list[str]]:
+    """Return why the shares of a span should not be read as they are, by "first-last" token.
+
+    The spans are each token and word, the sentences that fading was computed for, the opening one and the whole answer.
+    """
+    sizes = np.array([for_and_against(row[: len(explained.prompt)], first) for row in explained.matrix])
+    words, last = explained.labels.word_ids, len(sizes) - 1
+    starts = [i for i in range(len(sizes)) if i == 0 or words[i] is None or words[i] != words[i - 1]]
+    spans = [
+        *((i, i) for i in range(len(sizes))),
+        *zip(starts, [*(i - 1 for i in starts[1:]), last], strict=True),
+        *([] if explained.faded is None else explained.faded.spans),
+        (explained.chosen[0], explained.chosen[-1]),
+        (0, last),
+    ]
+    notes = {}
+    for start, end in spans:
+        each = float(np.exp(explained.log_probabilities[start : end + 1].mean()))
+        speaks_for, against, at_first = sizes[start : end + 1].sum(0).tolist()
+        own = evidence_notes(speaks_for, against, at_first, explained.evidence["gap"], each)
+        if own:
+            notes[f"{start}-{end}"] = list(own.values())
+    return notes
 
 
 def _texts(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[Any]]:

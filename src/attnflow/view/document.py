@@ -1,29 +1,29 @@
 """The document of a page: labels, weights, and values that are too slow to compute in a browser.
 
 A document is plain JSON. Arrays are zlib in base64. The bytes of float32 are sorted by significance, which compresses
-better; weights of long texts are rounded to eight bits. The page computes raw attention, rollout, rank correlations and
-single maximum flows from the weights. Flows of all pairs and single heads are stored in the document.
+better; weights of long texts are rounded to eight bits. The page multiplies them: raw attention and rollout of another
+query. Flows, the certificates of the strongest ones, single heads and all sentences are stored in the document.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnflow._arrays import FloatArray, to_numpy
 from attnflow.errors import InputError
-from attnflow.flow import max_flow
-from attnflow.receptive import uniform
 from attnflow.reliability import percent
 from attnflow.result import TokenAttention
 from attnflow.result_files import plain_numbers
 from attnflow.trace_results import Chosen, natural
 from attnflow.view import came_from
 from attnflow.view.came_from import causal
+from attnflow.view.flow_paths import certificate, level_names, strongest_words
 from attnflow.view.packing import packed, precise, rounded, table
+from attnflow.view.page_notes import explaining, notes_of
 
 if TYPE_CHECKING:
     from attnflow.selection import Query
@@ -52,8 +52,8 @@ LONGEST = 2048
 LONGEST_FRAMES = 512
 """The same for positions that are no text, such as frames of a sound, whose nearly uniform attention is slow to solve."""
 
-LAYERED = 256
-"""Longest text with flow relative to uniform attention layer by layer, which is slow to solve."""
+CERTIFIED = 5
+"""Number of the strongest words with the paths and the cut of their flow, at every layer up to `EXACT` weights."""
 
 HEADS = 150_000
 """Maximum number of weights of single heads."""
@@ -82,7 +82,7 @@ def of_trace(
     missing: why importance is missing.
     sentences: how much the answer loses without each sentence, by `blank_out(unit="sentence")`.
     image: what a vision model saw, uint8 [height, width, 3].
-    state: the initial selection: "layer", "method", "unit", "special", "field", as in the URL fragment of the page.
+    state: the initial selection: "layer", "method", "unit", "special", as in the URL fragment of the page.
     flow: whether to compute flow, the slowest part; False for a page that is shown while the rest is computed.
     answered: the trace with the answer edges of the first importance.
     """
@@ -109,19 +109,30 @@ def of_trace(
         traces["words"] = trace.words()
         units["words"] = {**_unit(traces["words"]), "groups": traces["words"].word_groups}
     methods: dict[str, Any] = {name: {"flow": None} for name in units}
+    flows: list[dict[str, Any]] = []
+    reliability: dict[str, Any] = {}
+    groups = {name: unit["groups"] for name, unit in units.items()}
+    certified = layers if count <= EXACT else layers[-1:]
     for name, its in traces.items():
         rows = chosen if name == "subwords" else _word_positions(trace, its, chosen)
+        opened = None if pooled is not None else rows
         if count > EXACT:
-            opened = None if pooled is not None else rows
             methods[name]["raw"] = table(its.raw(query=opened, layer=layers))
             methods[name]["rollout"] = table(its.rollout(query=opened, layer=layers, residual=residual))
         if flow:
             notes = left_out if name == "subwords" else []
             methods[name]["flow"] = _flows(its, rows, layers, residual, progress, notes)
+        solved = methods[name]["flow"] is not None
+        if solved and opened is not None:
+            values = _values_of(importance[0], groups[name]) if importance else None
+            flows += [{"unit": name, **one} for one in _certificates(its, rows[0], values, certified, residual)]
+        reliability[name] = {
+            "query": len(its.tokens) if opened is None else its.first_query + rows[0],
+            "notes": notes_of(its, None if opened is None else rows[0], layers, certified, residual, solved),
+        }
     if not flow:
         left_out.append("Flow is still being computed.")
     answer, state = trace.prediction, state or {}
-    groups = {name: unit["groups"] for name, unit in units.items()}
     aside = {} if answered is None else came_from.first_shares(answered, importance[0], groups)
     return _document(
         trace,
@@ -136,12 +147,11 @@ def of_trace(
         residual=residual,
         layers=layers,
         ends=list(trace.ends),
-        levels=_levels(trace),
+        levels=level_names(trace),
         steps=[
             {
                 "rows": s.weights.shape[0],
                 "cols": s.weights.shape[1],
-                "carried": [s.carried.start, s.carried.stop],
                 "residual": s.residual,
             }
             for s in trace.steps
@@ -149,6 +159,7 @@ def of_trace(
         weights=_weights(trace, count, left_out),
         exact=count <= EXACT,
         methods=methods,
+        flows=flows,
         heads=_heads(trace, chosen, layers, left_out),
         importance=[
             {
@@ -170,7 +181,8 @@ def of_trace(
         else came_from.of_answer(answered, importance[0], groups),
         missing=missing,
         sentences=None if sentences is None else _of_sentences(sentences),
-        reliability=_reliability(trace, None if pooled else [chosen[0]], layers[-1], residual, flow),
+        notes={name: explaining(importance, sentences, name, causal(trace)) for name in units},
+        reliability=reliability,
         leftOut=left_out,
         state={**state, **_opening(traces, None if pooled else chosen[0], state.get("unit"))},
     )
@@ -183,9 +195,8 @@ def _document(of: Trace | TokenAttention, **more: Any) -> dict[str, Any]:
         "units": {}, "queries": None, "firstQuery": 0, "causal": False, "patches": of.patches, "picture": None,
         "image": None,
         "residual": 0.5, "layers": [], "ends": [], "levels": [], "steps": [], "weights": None, "exact": True,
-        "methods": {}, "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None, "reliability": [],
-        "leftOut": [], "pooled": None,
-        "state": {}, **more,
+        "methods": {}, "flows": [], "heads": None, "importance": [], "origin": None, "missing": "", "sentences": None,
+        "notes": {}, "reliability": {}, "leftOut": [], "pooled": None, "state": {}, **more,
     }  # fmt: skip
 
 
@@ -201,12 +212,10 @@ def _of_sentences(result: TokenAttention) -> dict[str, Any]:
     }
 
 
-def _reliability(trace: Trace, query: Query, layer: int, residual: float, flow: bool) -> list[str]:
-    """Return the reliability notes of the rows that the page opens with; the page computes those of other rows."""
-    results = [trace.raw(query, layer), trace.rollout(query, layer, residual)]
-    solved = flow and len(trace.tokens) <= _longest(trace) and (query is not None or len(trace.tokens) ** 2 <= PAIRS)
-    results += [trace.flow(query, layer, residual)] if solved else []
-    return [note for result in results for note in result.reliability]
+def _values_of(result: TokenAttention, groups: Sequence[Sequence[int]] | None) -> FloatArray:
+    """Return the values of a unit's tokens: a word has the sum of its pieces."""
+    row = result.row()
+    return row if groups is None else np.array([row[list(group)].sum() for group in groups])
 
 
 def _longest(trace: Trace) -> int:
@@ -266,6 +275,7 @@ def _opening(traces: Mapping[str, Trace], query: int | None, unit: str | None) -
 def of_result(result: TokenAttention) -> dict[str, Any]:
     """Return the document of values without a graph: from a file, one head, or a trace in linear memory."""
     values = {**table(result), "queries": list(range(len(result.queries)))}
+    highest = [*([[]] * (len(result.layers) - 1)), list(result.reliability)]
     return _document(
         result,
         units={"subwords": _unit(result)},
@@ -274,7 +284,7 @@ def of_result(result: TokenAttention) -> dict[str, Any]:
         residual=result.provenance.get("residual", 0.5),
         layers=list(result.layers),
         methods={"subwords": {"flow": None, result.method: values}},
-        reliability=list(result.reliability),
+        reliability={"subwords": {"query": None, "notes": {result.method: highest}}},
         leftOut=[
             f"This page shows only the values of {result.method} from a saved result, without the attention graph and the "
             "model's prediction."
@@ -304,40 +314,14 @@ def rows(trace: Trace, unit: str, query: int, residual: float = 0.5) -> dict[str
 
 
 def paths(trace: Trace, unit: str, query: int, layer: int, token: int, residual: float = 0.5) -> dict[str, Any]:
-    """Return the maximum flow of one pair with its minimum cut, and what rollout sends along the same paths."""
+    """Return the certificate of one pair: its flow with its minimum cut, and what rollout sends along its paths."""
     its = _of_unit(trace, unit)
     at = its.first_query + _query(its, query)
     if not isinstance(layer, int) or not 0 <= layer < its.layer_count:
         raise InputError(f"layer {layer!r}: expected a number from 0 to {its.layer_count - 1}")
     if not isinstance(token, int) or not 0 <= token < len(its.tokens):
         raise InputError(f"token {token!r}: expected a position from 0 to {len(its.tokens) - 1}")
-    graph = [to_numpy(step.graph(residual)).astype(np.float64) for step in its.steps[: its.ends[layer] + 1]]
-    open_ended = [matrix.copy() for matrix in graph]
-    for step, matrix in zip(its.steps, open_ended, strict=False):
-        for i in step.carried:
-            matrix[i, i] = np.inf  # positions that only pass through limit nothing
-    flow = max_flow(open_ended, at, token)
-    return {
-        "query": query,
-        "layer": layer,
-        "token": token,
-        "value": flow.value,
-        "gap": flow.gap,
-        "cut": [{"step": e.layer, "query": e.query, "key": e.key, "capacity": e.capacity} for e in flow.cut],
-        "paths": [
-            {
-                "positions": list(path.positions),
-                "amount": path.amount,
-                "rollout": float(np.prod([m[q, k] for m, q, k in _edges(graph, path.positions)])),
-            }
-            for path in flow.paths()
-        ],
-    }
-
-
-def _edges(graph: Sequence[FloatArray], positions: Sequence[int]) -> Iterable[tuple[FloatArray, int, int]]:
-    """Return the matrices along a path from the top down, with its row and column in each."""
-    return zip(reversed(graph), positions[:-1], positions[1:], strict=True)
+    return certificate(its, at, layer, token, residual)
 
 
 def _flows(
@@ -348,14 +332,13 @@ def _flows(
     progress: Progress | None,
     left_out: list[str],
 ) -> dict[str, Any] | None:
-    """Return flow of all queries if cheap, otherwise of those chosen. For decoders, add flow of uniform attention."""
+    """Return flow of all queries if cheap, otherwise of those chosen."""
     n = len(trace.tokens)
     size = trace.steps[trace.ends[-1]].weights.shape[0] - trace.first_query
     if n > _longest(trace):
         left_out.append(f"Flow is left out: it takes minutes for {n:,} {'tokens' if trace.text else 'positions'}.")
         return None
-    looks_back = causal(trace)
-    whole = len(layers) * size * n * (3 if looks_back else 1) <= PAIRS
+    whole = len(layers) * size * n <= PAIRS
     if not whole and len(chosen) > SEVERAL:
         left_out.append(
             f"Flow is left out: for a sentence embedding, it is the mean over {n:,} tokens and takes "
@@ -369,33 +352,29 @@ def _flows(
             f"{len(layers) * size * n:,} maximum flows. For other queries, use explain(text, query=…) or attnflow serve."
         )
     queries = list(range(size)) if whole else list(chosen)
-    field = (
-        replace(trace, steps=tuple(replace(s, weights=uniform(s.weights)) for s in trace.steps)) if looks_back else None
-    )
-    kinds: dict[str, Callable[[list[int]], TokenAttention]] = {
-        "values": lambda some: trace.flow(query=some, layer=layers, residual=residual)
-    }
-    if field is not None:
-        kinds["uniform"] = lambda some: field.flow(query=some, layer=layers, residual=residual)
-        if n <= LAYERED:
-            kinds["layer"] = lambda some: trace.flow(
-                query=some, layer=layers, residual=residual, receptive_field="layer"
-            )
-        else:
-            left_out.append(
-                f"Flow in the receptive field “layer by layer” is left out: for {n:,} tokens it takes several times as "
-                'long as flow itself. Use trace.flow(receptive_field="layer").'
-            )
     step = max(1, 20_000 // (n * len(layers)))
-    tables: dict[str, Any] = {"queries": [trace.first_query + q for q in queries]}
-    for number, (kind, method) in enumerate(kinds.items()):
-        parts = []
-        for start in range(0, len(queries), step):
-            if progress is not None:
-                progress("flow", number * len(queries) + start, len(queries) * len(kinds))
-            parts.append(method(queries[start : start + step]).values)
-        tables[kind] = packed(precise(np.concatenate(parts, axis=1)))
-    return tables
+    parts = []
+    for start in range(0, len(queries), step):
+        if progress is not None:
+            progress("flow", start, len(queries))
+        parts.append(trace.flow(query=queries[start : start + step], layer=layers, residual=residual).values)
+    return {
+        "queries": [trace.first_query + q for q in queries],
+        "values": packed(precise(np.concatenate(parts, axis=1))),
+    }
+
+
+def _certificates(
+    trace: Trace, query: int, values: FloatArray | None, layers: Sequence[int], residual: float
+) -> list[dict[str, Any]]:
+    """Return the certificates of the flows to the strongest words.
+
+    query: its number. values: how strong each token is; by default, rollout at the highest layer.
+    """
+    values = trace.rollout(query, layers[-1], residual).row() if values is None else values
+    place = trace.first_query + query
+    words = strongest_words(trace, values, place)[:CERTIFIED]
+    return [certificate(trace, place, layer, token, residual) for token in words for layer in layers]
 
 
 def _heads(trace: Trace, chosen: Sequence[int], layers: list[int], left_out: list[str]) -> dict[str, Any] | None:
@@ -436,17 +415,6 @@ def shown_layers(trace: Trace) -> list[int]:
     """Return the layers with the same positions as the last one; positions of other layers have no names."""
     sizes = [trace.steps[end].weights.shape[0] for end in trace.ends]
     return [l for l, size in enumerate(sizes) if size == sizes[-1]]
-
-
-def _levels(trace: Trace) -> list[str]:
-    """Return a name for every level above the inputs: L1 … LL, with the encoder or decoder side if there are both."""
-    if not trace.parts:
-        of = {end: f"L{l + 1}" for l, end in enumerate(trace.ends)}
-        return [of.get(s, "merged") for s in range(len(trace.steps))]
-    encoder = trace.ends[0] - 1
-    return [f"enc L{s + 1}" for s in range(encoder)] + [
-        f"{kind}L{l + 1}" for l in range(trace.layer_count) for kind in ("self ", "")
-    ]
 
 
 def _has_words(trace: Trace) -> bool:
