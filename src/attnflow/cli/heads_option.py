@@ -15,6 +15,7 @@ from attnflow.selection import head_name, read_head, read_query
 if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.result import TokenAttention
+    from attnflow.trace import Trace
 
 Heads = Annotated[str | None, typer.Option(help="Show one head: L3.5 is head 5 of layer 3.", show_default=False)]
 
@@ -55,7 +56,7 @@ def one_head(
 ) -> TokenAttention:  # fmt: skip
     """Trace the text and return the head that --heads names: its own attention, or a method that follows it down."""
     layer, head = read_heads(heads)
-    trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
+    trace: Trace = model.trace(text, target=target, truncate=truncate, keep_heads=True)
     trace = trace.words() if words else trace
     counts = {number: int(weights.shape[0]) for number, weights in trace.weights.items()}
     if layer not in counts or head >= counts[layer]:

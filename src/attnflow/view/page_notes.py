@@ -54,13 +54,13 @@ def explaining(
         most = int(np.nanargmax(np.abs(values)))
         change = f"{-values[most]:.3f}".replace("-", "−")
         lines.append(
-            f"The sentence that matters most to the answer ({_answer(sentences)}) is “{_short(sentences.tokens[most], 60)}”: "
-            f"without it, the {sentences.provenance['of']} changes by {change}."
+            f"The sentence that matters most to the answer ({_answer(sentences)}) is "
+            f"“{_short(sentences.tokens[most], 60)}”: without it, the {sentences.provenance['of']} changes by {change}."
         )
     if unit == "words":
         lines.append(
-            "A word gets the sum of its pieces, in attention and in importance: long words rank high for that reason alone, "
-            "and that raises ρ."
+            "A word gets the sum of its pieces, in attention and in importance: long words rank high for that reason "
+            "alone, and that raises ρ."
         )
     if causal:
         lines.append(
