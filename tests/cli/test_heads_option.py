@@ -35,12 +35,9 @@ def test_one_head_is_a_result_of_its_own(attnflow: Any, trace: af.Trace, tmp_pat
     ("words", "sentence"),
     [
         (
-            ["--heads", "some"],
-            "--heads 'some': expected a head such as L3.5; Trace.rank_heads in Python ranks heads",
-        ),
-        (
             ["--heads", "L0.1"],
-            "--heads 'L0.1': layers and heads are counted from 1, so the first head of the first layer is L1.1",
+            "--heads 'L0.1': expected a head such as L3.5, with layers and heads counted from 1; to rank heads, use "
+            "Trace.rank_heads in Python",
         ),
         (["--heads", "L7.1"], "--heads 'L7.1': expected L1.1 to L6.8"),
         (["--heads", "previous"], "--heads 'previous': expected a head such as L3.5"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,14 +24,12 @@ RAW = "raw"
 def read_heads(text: str) -> tuple[int, int]:
     """Parse --heads: layer and head, counted from 0."""
     head = read_head(text)
-    if head is not None:
-        return head
-    if re.fullmatch(r"[Ll]?[0-9]+\.[0-9]+", text.strip()):  # a head, but with a 0
+    if head is None:
         raise InputError(
             f"--heads {text!r}: expected a head such as L3.5, with layers and heads counted from 1; to rank heads, use "
             "Trace.rank_heads in Python"
         )
-    raise InputError(f"--heads {text!r}: expected a head such as L3.5; Trace.rank_heads in Python ranks heads")
+    return head
 
 
 def check_heads(text: str, method: str | None, options: Mapping[str, object]) -> None:
