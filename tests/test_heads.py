@@ -161,11 +161,6 @@ def test_a_head_is_a_result_with_its_name(trace: af.Trace, tmp_path: Path) -> No
     assert head.top(1)[0].value == head.row().max()
 
 
-def test_the_mean_of_heads_is_raw_attention(trace: af.Trace) -> None:
-    mean = np.mean([trace.head(3, h).row() for h in range(8)], axis=0)
-    assert np.allclose(mean, trace.raw(layer=3).row(), rtol=0, atol=1e-6)
-
-
 def test_traces_without_heads_say_what_to_do(trace: af.Trace) -> None:
     bare = af.load().trace(TEXT)
     with pytest.raises(

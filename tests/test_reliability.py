@@ -147,7 +147,7 @@ torch = pytest.importorskip("torch", reason="traces need torch")
 transformers = pytest.importorskip("transformers", reason="traces need transformers")
 
 import attnflow as af  # noqa: E402
-from helpers.small_models import bert, gpt2  # noqa: E402
+from helpers.small_models import bert  # noqa: E402
 
 TEXT = "the key to the cabinets"
 
@@ -197,11 +197,6 @@ def test_a_deep_encoder_mixes_everything() -> None:
         everywhere = deep(layers).rollout(query="all").reliability
         assert any(f"{len(short.tokens)} of {len(short.tokens)} queries" in note for note in everywhere) == mixed
     assert deep(12).rollout(receptive_field="ratio").reliability == ()
-
-
-def test_a_decoder_is_not_asked_whether_its_rows_are_alike() -> None:
-    trace = gpt2().trace({"input_ids": torch.tensor([[5, 6, 7, 8]])})
-    assert not any("nearly the same row" in note for note in trace.rollout(query="all").reliability)
 
 
 def test_a_row_that_stays_at_home_says_so(trace: Any) -> None:

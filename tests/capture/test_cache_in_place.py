@@ -81,19 +81,6 @@ CACHES: dict[str, Callable[[str], Any]] = {
 }
 
 
-def parts_on(name: str, cache: Any, monkeypatch: pytest.MonkeyPatch, written: Written | None = None) -> Parts:
-    """Return the parts on this cache, after checking that the prompt is not read again."""
-
-    def again(*_: Any) -> None:
-        raise AssertionError("the prompt was read again")
-
-    answer_pass.reads_in_place(model(name), run_answer_checked(name))
-    monkeypatch.setattr(answer_pass, "prompt_cache", again)
-    parts = run_answer(model(name), PROMPT, written or Written(ANSWER, cache)).parts()
-    monkeypatch.undo()
-    return parts
-
-
 @cache
 def run_answer_checked(name: str) -> Any:
     run_answer(model(name), PROMPT, Written(ANSWER))
@@ -126,7 +113,10 @@ def test_every_kind_of_cache_gives_the_same_parts(name: str, kind: str, monkeypa
     if (kind, name) in {("static", name) for name in WINDOWS}:
         # a static window keeps as many keys as the window has, and the first answer token sees them all
         assert any(getattr(layer, "is_sliding", False) for layer in static(name).layers)
-    assert_same(parts_on(name, CACHES[kind](name), monkeypatch), expected)
+    stored = CACHES[kind](name)
+    answer_pass.reads_in_place(model(name), run_answer_checked(name))
+    monkeypatch.setattr(answer_pass, "prompt_cache", lambda *_: pytest.fail("the prompt was read again"))
+    assert_same(run_answer(model(name), PROMPT, Written(ANSWER, stored)).parts(), expected)
     assert model(name).reads_in_place
 
 

@@ -362,18 +362,6 @@ def test_a_pass_of_another_thread_in_the_midst_is_not_seen() -> None:
     assert len(met) >= 3
 
 
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_half_precision(name: str) -> None:
-    halved = af.wrap(oracles.models()[name]().to(torch.bfloat16)).trace(
-        {"input_ids": SHORT}, edges="gradient", of="logit"
-    )
-    whole = wrapped(name).trace({"input_ids": SHORT}, edges="gradient", of="logit")
-    for edges in EDGES:
-        found, expected = (EDGES[edges].function(t).numpy()[0] for t in (halved, whole))
-        assert np.isfinite(found).all()
-        assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > (0.8 if edges in BY_GRADIENT else 0.95)
-
-
 def architecture(name: str) -> Any:
     return af.wrap(built(next(a for a in ARCHITECTURES if a.name == name)))
 
