@@ -338,11 +338,8 @@ def test_a_word_is_replaced_and_the_new_text_is_looked_at(visit: Any, library: A
     second = page.locator(".slot").nth(1)
     assert second.get_by_label("text", exact=True).input_value() == "the keys to the cabinets"
     assert page.get_by_label("text", exact=True).first.input_value() == EXAMPLE
-    assert "keys" in page.locator(".difference").inner_text()  # aligned word by word
     second.get_by_label("text", exact=True).fill("the key")
-    page.wait_for_function("() => Number(getComputedStyle(document.querySelector('.difference')).opacity) < 0.5")
     second.get_by_role("button", name="close").click()
-    assert page.locator(".difference").inner_text() == ""
     page.get_by_role("button", name="explain this text").click()
     idle(page)
     assert page.get_by_label("text", exact=True).input_value() == "the keys to the cabinets"
