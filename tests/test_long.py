@@ -38,6 +38,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
     monkeypatch.setattr("attnflow.capture.operands.NUMBERS", 150)
+    monkeypatch.setattr("attnflow.capture.linear.FEW", 3)  # more queries take one product and its exponentials
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -18,9 +19,11 @@ from transformers.cache_utils import DynamicCache, StaticCache
 import attnflow as af
 from attnflow.capture import answer_pass
 from attnflow.capture.answer_pass import Parts, run_answer
+from attnflow.capture.collect import lazy_mask
 from attnflow.capture.generate import Written
 from attnflow.capture.kv_cache import snapshot
-from attnflow.capture.scores import Scores
+from attnflow.capture.linear import add_edge_rows
+from attnflow.capture.scores import Scores, Weighing
 from helpers.architectures import LLAMA, hf
 
 LONG = {**LLAMA, "max_position_embeddings": 1024, "pad_token_id": 0}
@@ -198,6 +201,31 @@ def test_no_tensor_is_as_large_as_the_keys_of_a_layer(name: str, keep: bool, mon
     assert largest[0] < keys, largest
     assert max(size for size, _ in made.sizes) > keys / 10  # the weights of two rows were counted
     assert parts.prompt.shape == (2, 700)
+
+
+@pytest.mark.parametrize(
+    "options", [{"mask": lazy_mask(1, 6, 20, 14, 0)}, {"causal": True}, {}], ids=["rule", "flag", "everything"]
+)
+def test_rows_are_added_up_one_piece_at_a_time(options: Any) -> None:
+    """With the log-sum-exp of both, neither piece needs the other."""
+    draw = torch.Generator().manual_seed(3)
+    query, direction = (torch.randn(1, 4, 6, 8, generator=draw).double() for _ in range(2))
+    key, value = (torch.randn(1, 2, 20, 8, generator=draw).double() for _ in range(2))
+    whole = Scores(query, key, 0.4, **options)
+    of_whole = Weighing(1.0, direction=direction, value=value, signed=True)
+    s = (query @ key.repeat_interleave(2, 1).transpose(2, 3)) * 0.4
+    hidden = torch.ones(6, 20, dtype=torch.bool).triu(15) if options else torch.zeros(6, 20, dtype=torch.bool)
+    lse = s.masked_fill(hidden, -torch.inf).logsumexp(-1)
+    split = replace(whole, key=key[:, :, 14:], before=key[:, :, :14], lse=lse)
+    totals = [torch.full((1, 3, 20), 2.0).double(), torch.zeros(1, 3, 20).double()]
+    add_edge_rows(
+        totals, split, replace(of_whole, value=value[:, :, 14:], before=value[:, :, :14]), 2, 5, room=2 * 4 * 20 * 4
+    )
+    expected = torch.zeros(1, 3, 20).double()
+    rows = whole.edge_rows(of_whole, 2, 5)
+    expected[..., : rows.shape[-1]] = rows
+    torch.testing.assert_close(totals[1], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(totals[0], expected + 2, rtol=0, atol=1e-12)
 
 
 def test_nothing_of_a_pass_outlives_it() -> None:

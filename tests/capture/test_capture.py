@@ -131,7 +131,7 @@ def test_padding_changes_nothing(a: Architecture) -> None:
 def test_linear_equals_graph(a: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES", 600)
     monkeypatch.setattr("attnflow.capture.scores.BLOCK_BYTES_AT_MOST", 600)
-    monkeypatch.setattr("attnflow.capture.scores.FEW", 3)
+    monkeypatch.setattr("attnflow.capture.linear.FEW", 3)
     wrapped = af.wrap(built(a))
     graph = wrapped.trace(a.inputs())
     if a.kind == "encoder-decoder" or not next(iter(wrapped.checked.values())).blocks:
