@@ -68,14 +68,12 @@ def table_section(results: Results, name: str, folder: str) -> str:
     facts += [f"{len(first['runs'])} training seeds"] if len(first["runs"]) > 1 else []
     facts += [f"accuracy {', '.join(scores)}"] if scores else []
     facts += [f"95 % intervals within ±{max(_half(result) for _, result in members):.2f}"]
-    pictures = "\n".join(f"![{TITLES[name]}, {trained(r)}]({folder}/{key}.svg)" for key, r in members)
     files = ", ".join(f"[{key}.json]({folder}/{key}.json)" for key, _ in members)
     return "\n\n".join(
         [
             f"## {TITLES[name]}",
             f"{'; '.join(facts)}. {importance}. Data: {files}.",
             markdown.table(rows),
-            pictures,
         ]
     )
 

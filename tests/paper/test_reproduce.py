@@ -19,7 +19,6 @@ import attnflow as af  # noqa: E402
 from attnflow.paper import agreement  # noqa: E402
 from attnflow.paper import paper_tables as tables  # noqa: E402
 from attnflow.paper import published as paper  # noqa: E402
-from attnflow.paper.figures import table_figure  # noqa: E402
 from attnflow.paper.result_text import section  # noqa: E402
 from benchmarks import reproduction  # noqa: E402
 from benchmarks.blimp import BLIMP, balanced, outside  # noqa: E402
@@ -232,7 +231,7 @@ def test_commands(attnflow: Any, monkeypatch: pytest.MonkeyPatch, data: Path, tm
     shown = attnflow("reproduce", "figure3", "-o", str(out)).out
     assert "the article on NNP large systems" in shown
     for name in ("table1", "figure3"):
-        for kind in ("json", "md", "svg", "pdf", "png"):
+        for kind in ("json", "md", *(("svg", "pdf", "png") if name == "figure3" else ())):
             assert (out / f"{name}.{kind}").stat().st_size > 0
     reproduction.main(out)
     for damage in ("[]", "{}", "null", '{"table": "table2"}', "{"):
@@ -240,12 +239,11 @@ def test_commands(attnflow: Any, monkeypatch: pytest.MonkeyPatch, data: Path, tm
         with pytest.raises(af.InputError, match=r"table2\.json' is damaged"):
             reproduction.main(out)
     page = (tmp_path / "out.md").read_text()
-    assert "![Table 1" in page and "out/table1.svg" in page and not re.search(r"\bnan\b", page, re.IGNORECASE)
+    assert "![Figure 3" in page and "out/figure3.svg" in page and not re.search(r"\bnan\b", page, re.IGNORECASE)
 
 
 def test_a_layer_whose_attention_ranks_nothing_is_a_gap(data: Path) -> None:
     """As in models trained with strong dropout: no mean, no crash, and the reason in the table."""
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     model = af.load()
     with torch.no_grad():
         model.model.transformer.h[5].attn.c_attn.weight[:, :256] = 0  # queries and keys
@@ -254,7 +252,6 @@ def test_a_layer_whose_attention_ranks_nothing_is_a_gap(data: Path) -> None:
     told = tables.verb_number_tables([("seed 0", model)], examples, lambda line: None, resamples=50)["table1"]
     assert told["all"]["text"]["raw"][5]["mean"] is None and told["runs"][0]["evenness"][5] == pytest.approx(1)
     assert told["runs"][0]["claims"]["text"]["end"]["verdict"] == "cannot be asked"
-    assert table_figure([told], "text").axes
     told["runs"][0]["training"] = None
     shown = section({**told, "recipe": "plain"})
     assert "| none |" in shown and "(attention the same for all tokens): of 8 texts 8 at raw L6" in shown

@@ -16,7 +16,7 @@ from attnflow.errors import AttentionWarning, InputError
 from attnflow.paper.figures import pronoun_figure
 from attnflow.paper.pronouns import FIGURE_4, MaskedPronoun
 from attnflow.view import sheet
-from attnflow.view.figure import correlation_curves, layer_maps, layered_graph, save
+from attnflow.view.figure import layer_maps, layered_graph, save
 
 matplotlib = pytest.importorskip("matplotlib", reason="needs matplotlib")
 
@@ -57,10 +57,6 @@ def pronoun(example=FIGURE_4[0], layers=6) -> MaskedPronoun:
     return MaskedPronoun(example, 0.03, 0.01, {v: draw.random((layers, 2)) for v in ("raw", "rollout", "flow")})
 
 
-def curves():
-    return {name: [(x, x - 0.1, x + 0.1) for x in (0.1, 0.5, 0.7)] for name in ("raw", "rollout", "flow")}
-
-
 FIGURES = {
     "graph": lambda: layered_graph({"flow": result(ODD, "flow")}),
     "graph upwards": lambda: layered_graph({"flow": result(ODD, "flow")}, upwards=True),
@@ -69,7 +65,6 @@ FIGURES = {
     ),
     "maps with values": lambda: layer_maps([("", views(WORDS, query=0))], shared="all", values=True),
     "pronouns": lambda: pronoun_figure([pronoun(), pronoun(FIGURE_4[1])]),
-    "curves": lambda: correlation_curves([("blank-out", curves(), {"raw": [0.2, None, 0.1]}), ("$x$", curves(), None)]),
 }
 
 
@@ -117,7 +112,7 @@ def test_figures_follow_the_fonts_and_sizes_of_matplotlib_and_nothing_else(tmp_p
         ticks = [tick for at in large.axes for tick in at.get_xticklabels() if tick.get_text()]
         assert {tick.get_size() for tick in ticks} <= {9.0, 12.0}, name  # 12: notes
         assert all(tick.get_family()[0] == "DejaVu Serif" for tick in ticks), name
-        assert large.get_size_inches()[1] > figure().get_size_inches()[1] or name in ("curves", "pronouns")
+        assert large.get_size_inches()[1] > figure().get_size_inches()[1] or name == "pronouns"
     with matplotlib.rc_context({"savefig.dpi": 50}):
         save(plain, tmp_path / "coarse.png")
     save(plain, tmp_path / "fine.png")
@@ -282,18 +277,6 @@ def test_pronouns_show_relative_probabilities_and_what_is_favoured():
     assert {b.get_facecolor() for b in unknown.axes[0].patches} == {matplotlib.colors.to_rgba("#9a9a9a")}
 
 
-def test_curves_have_a_band_and_leave_out_what_the_paper_does_not_say():
-    figure = correlation_curves([("t", curves(), {"raw": [0.2, None, 0.1]})], layers=["L1", "L3", "L6"])
-    (at,) = figure.axes
-    solid, dashed = (line for line in at.lines if line.get_color() == "#6b6b6b")
-    np.testing.assert_allclose(solid.get_ydata(), [0.1, 0.5, 0.7])
-    np.testing.assert_allclose(dashed.get_xydata(), [[0, 0.2], [2, 0.1]])
-    assert [t.get_text() for t in at.get_xticklabels()] == ["L1", "L3", "L6"]
-    band = at.collections[0].get_paths()[0].get_extents()
-    np.testing.assert_allclose([band.y0, band.y1], [0.0, 0.8], atol=1e-12)
-    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["raw", "rollout", "flow", "paper"]
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -307,9 +290,6 @@ def test_curves_have_a_band_and_leave_out_what_the_paper_does_not_say():
         (lambda: layer_maps([("a", views(WORDS, query=0)), ("b", {})]), r"'b' has the methods \[\]: expected \['raw'"),
         (lambda: layer_maps([("a", views(WORDS, query=0))], shared="no"), 'expected "method" or "all"'),
         (lambda: pronoun_figure([]), "there are no examples"),
-        (lambda: correlation_curves([]), "there is nothing to draw"),
-        (lambda: correlation_curves([("t", curves(), {"raw": [1.0]})]), "'t' has 1 layers of 'raw': expected 3"),
-        (lambda: correlation_curves([("t", curves(), None)], layers=["L1"]), "expected 3 names"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(make, said):

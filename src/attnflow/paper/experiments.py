@@ -1,4 +1,4 @@
-"""The paper's tables and figures, from data and models to result files: .json, .md, .svg, .pdf and .png."""
+"""The paper's tables and figures, from data and models to files: .json and .md, and pictures of the figures."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ class Reproduction:
         verb_number_tables = [name for name in ("table1", "table2") if name in chosen]
         if verb_number_tables:
             for name, result in self._verb_number(verb_number_tables).items():
-                yield self._write(name, result, figures.table_figure([result], paper_tables.TEXT))
+                yield self._write(name, result)
         for name in chosen:
             if name == "table3":
                 result = self._sentiment()
-                yield self._write(name, result, figures.table_figure([result], paper_tables.TEXT))
+                yield self._write(name, result)
             elif name in FIGURES:
                 yield self._write(name, *(self._pronouns() if name == "figure4" else self._attention(name)))
 
@@ -81,7 +81,7 @@ class Reproduction:
     def _models(self) -> Path:
         return self.models or self.output / "models"
 
-    def _write(self, name: str, result: Result, picture: Figure) -> str:
+    def _write(self, name: str, result: Result, picture: Figure | None = None) -> str:
         """Write the files of one result; return its Markdown."""
         file = name if self.recipe == "best" or name in ("table3", "figure4") else f"{name}-{self.recipe}"
         text = section(result)
@@ -93,10 +93,11 @@ class Reproduction:
             path = self.output / f"{file}.{ending}"
             write_whole(path, lambda beside, content=content: beside.write_text(content, encoding="utf-8"))  # type: ignore[misc]
             self.say(f"wrote {path}")
-        for ending in ("svg", "pdf", "png"):
-            path = self.output / f"{file}.{ending}"
-            figure.save(picture, path)
-            self.say(f"wrote {path}")
+        if picture is not None:
+            for ending in ("svg", "pdf", "png"):
+                path = self.output / f"{file}.{ending}"
+                figure.save(picture, path)
+                self.say(f"wrote {path}")
         return text
 
     def _verb_number(self, names: Sequence[str]) -> dict[str, Result]:

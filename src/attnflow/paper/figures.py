@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from attnflow.model import Model
     from attnflow.trace import Trace
 
-NOTHING = dict.fromkeys(("mean", "low", "high"), float("nan"))
 OF_FIGURE = {"figure1": VIEWS, "figure2": ("raw",), "figure3": ("rollout", "flow")}
 
 
@@ -69,20 +68,6 @@ def pronoun_results(model: Model, held_out: Any) -> tuple[dict[str, Any], Figure
         "examples": [e.to_dict() for e in shown],
     }
     return result, pronoun_figure(shown)
-
-
-def table_figure(tables: Sequence[dict[str, Any]], reading: str) -> Figure:
-    """Plot the tables as curves, with the paper's dashed; a layer without any correlation is a gap."""
-    rows = []
-    for table in tables:
-        ours = {
-            view: [(m["mean"], m["low"], m["high"]) for m in (c["mean"] or NOTHING for c in cells)]
-            for view, cells in table["all"][reading].items()
-        }
-        depth = len(ours["raw"])
-        theirs = {view: paper.means(table["table"], view) for view in ours} if depth == 6 else None
-        rows.append((f"Table {table['table'][-1]}", ours, theirs))
-    return picture.correlation_curves(rows)
 
 
 def pronoun_figure(examples: Sequence[pronouns.MaskedPronoun]) -> Figure:

@@ -1,4 +1,4 @@
-"""Figures for print, in the style of the paper: layered graphs, layer × token maps, shaded sentences, correlation curves.
+"""Figures for print, in the style of the paper: layered graphs, layer × token maps, shaded sentences.
 
 Each function takes results or plain numbers and returns a matplotlib Figure; `save` writes it. Figures fit the width of a
 page (about 7 inches) if there is room for the words, or have the width that you give. Fonts and sizes follow matplotlib's
@@ -19,14 +19,13 @@ from attnflow.errors import InputError, a_type
 from attnflow.result import TokenAttention
 from attnflow.view import sheet
 from attnflow.view.comparison_figure import shaded_lines
-from attnflow.view.curves import correlation_curves
 from attnflow.view.sheet import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["correlation_curves", "layer_maps", "layered_graph", "save", "shaded_lines"]
+__all__ = ["layer_maps", "layered_graph", "save", "shaded_lines"]
 
 GAP = 0.22
 TITLE = 0.24
