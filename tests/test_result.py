@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import attnflow as af
-from attnflow import result_files as files
 from attnflow.result import Score, TokenAttention
 from attnflow.result_files import LABELS, VERSION
 from attnflow.view.colour import colours
 
 FORMATS = ("json", "npz", "csv", "parquet")
+READ = ("json", "npz")
 TOKENS = ("[CLS]", "the", "key", "cab", "##inet", "the", "[SEP]")
 WORD_IDS = (None, 0, 1, 2, 2, 3, None)
 WORDS = ("the", "key", "cabinet", "the")
@@ -71,7 +71,6 @@ HELD = {
     "a part of the queries": result(
         values=np.eye(7)[None, [6, 2]], layers=[11], queries=[6, 2], query_tokens=["x", "y"]
     ),
-    "labels longer than a csv field": one(0.5, text="x" * 200_000),
 }
 
 
@@ -88,7 +87,7 @@ def path_of(folder: Path, extension: str) -> Path:
     return folder / f"saved.{extension}"
 
 
-@pytest.mark.parametrize("extension", FORMATS)
+@pytest.mark.parametrize("extension", READ)
 @pytest.mark.parametrize("case", HELD)
 def test_a_file_gives_back_every_bit(case: str, extension: str, tmp_path: Path) -> None:
     path = path_of(tmp_path, extension)
@@ -133,22 +132,11 @@ def test_csv_is_a_table_for_other_programs(tmp_path: Path) -> None:
     result(parts=["a"] * 7).save(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    columns = ["layer", "query", "query_token", "input", "token", "word", "special", "part", "value", "meta"]
+    columns = ["layer", "query", "query_token", "input", "token", "word", "special", "part", "value"]
     assert list(rows[0]) == columns and len(rows) == 2 * 7 * 7
     assert [rows[7 + 3][name] for name in columns[:8]] == ["5", "1", "the", "3", "cab", "2", "false", "a"]
     assert [rows[0][name] for name in columns[:8]] == ["5", "0", "[CLS]", "0", "[CLS]", "", "true", "a"]
     assert float(rows[-1]["value"]) == result().values[-1, -1, -1]
-    assert json.loads(rows[0]["meta"])["tokens"] == list(TOKENS) and not any(row["meta"] for row in rows[1:])
-
-
-def test_csv_sorted_by_somebody_else_is_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    result().save(path)
-    with path.open(newline="", encoding="utf-8") as file:
-        head, *rows = csv.reader(file)
-    with path.open("w", newline="", encoding="utf-8-sig") as file:
-        csv.writer(file).writerows([head, *sorted(rows, key=lambda row: -float(row[8]))])
-    assert same(TokenAttention.load(path), result())
 
 
 def test_csv_and_parquet_of_hostile_tokens_are_utf8(tmp_path: Path) -> None:
@@ -160,7 +148,6 @@ def test_csv_and_parquet_of_hostile_tokens_are_utf8(tmp_path: Path) -> None:
     table = parquet.read_table(tmp_path / "a.parquet")
     assert table.column_names == ["layer", "query", "query_token", "input", "token", "word", "special", "part", "value"]
     assert table["token"].to_pylist()[3:7] == ["\\x00", "\x1b[31m", "\\ud800", "é\\udc80"]
-    assert json.loads(table.schema.metadata[b"attnflow"])["tokens"] == list(HOSTILE)
 
 
 def test_two_halves_of_a_character_become_one_as_in_any_file() -> None:
@@ -173,6 +160,7 @@ def test_a_save_that_fails_leaves_the_old_file_whole(
 ) -> None:
     path = path_of(tmp_path, extension)
     result().save(path)
+    before = path.read_bytes()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -181,11 +169,11 @@ def test_a_save_that_fails_leaves_the_old_file_whole(
     with pytest.raises(af.InputError) as caught:
         result(seed=1).save(path)
     assert str(caught.value) == f"cannot write {str(path)!r}: No space left on device"
-    assert same(TokenAttention.load(path), result())
+    assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("extension", FORMATS)
+@pytest.mark.parametrize("extension", READ)
 def test_a_damaged_file_is_one_sentence(extension: str, tmp_path: Path) -> None:
     path = path_of(tmp_path, extension)
     result().save(path)
@@ -215,24 +203,6 @@ class Touch:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.long
-def test_parquet_with_a_flipped_bit_is_refused_or_the_same(tmp_path: Path) -> None:
-    """Flips one bit in 24: pages, their headers, labels and footer."""
-    path = path_of(tmp_path, "parquet")
-    whole = result(queries=[3], query_tokens=["cab"], values=result().values[:, 3:4])
-    whole.save(path)
-    content = path.read_bytes()
-    refused = 0
-    places = range(0, len(content), 3)
-    for place in places:
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
-        try:
-            assert same(TokenAttention.load(path), whole), place
-        except af.InputError:
-            refused += 1
-    assert refused > len(places) // 2
 
 
 @pytest.mark.parametrize("forged", ["values", "meta"])
@@ -260,20 +230,6 @@ def test_a_forged_size_takes_no_memory(forged: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("extension", ["csv", "parquet"])
-def test_forged_labels_take_no_memory(extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three lists in a file of megabytes could multiply to terabytes."""
-    path = path_of(tmp_path, extension)
-    labels = files.labels
-    many = list(range(100_000))
-    monkeypatch.setattr(
-        files, "labels", lambda whole: {**labels(whole), "layers": many, "queries": many, "tokens": many}
-    )
-    result().save(path)
-    with pytest.raises(af.InputError, match="is damaged or not a result"):
-        TokenAttention.load(path)
-
-
 def test_no_file_runs_code(tmp_path: Path) -> None:
     meta = json.dumps({name: value for name, value in result().to_dict().items() if name != "values"})
     np.savez(tmp_path / "a.npz", values=np.array([Touch(tmp_path / "touched")]), meta=np.array(meta), allow_pickle=True)
@@ -296,7 +252,7 @@ def test_a_file_with_a_wrong_field_is_one_sentence(field: str, wrong: object, tm
 
 
 @pytest.mark.parametrize("version", [VERSION - 1, VERSION + 1])
-@pytest.mark.parametrize("extension", FORMATS)
+@pytest.mark.parametrize("extension", READ)
 def test_a_file_of_another_version_is_one_sentence(
     extension: str, version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,10 +268,9 @@ def test_a_file_of_another_version_is_one_sentence(
 
 def test_parquet_without_pyarrow_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for call in (result().save, TokenAttention.load):
-        with pytest.raises(af.InputError) as caught:
-            call(tmp_path / "a.parquet")
-        assert str(caught.value) == (".parquet needs pyarrow: pip install 'attnflow[corpus]'")
+    with pytest.raises(af.InputError) as caught:
+        result().save(tmp_path / "a.parquet")
+    assert str(caught.value) == (".parquet needs pyarrow: pip install 'attnflow[corpus]'")
     assert not list(tmp_path.iterdir())
 
 
@@ -473,7 +428,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "an image beyond one": (lambda: image().overlay(np.full((2, 2), 7.5)), "the image contains float64 from 7.5 to 7.5: expected uint8, or floats from 0 to 1"),
     "too much of the map": (lambda: image().overlay(np.ones((2, 2)), alpha=2), "alpha=2: expected a number from 0 (image only) to 1 (map only)"),
     "an unknown extension": (lambda: one(1).save("a.txt"), "'a.txt' has the extension '.txt': expected one of .json, .npz, .csv, .parquet, .svg, .pdf, .png, .html"),
-    "no extension": (lambda: TokenAttention.load("a"), "'a' has the extension '': expected one of .json, .npz, .csv, .parquet"),
+    "no extension": (lambda: TokenAttention.load("a"), "'a' has the extension '': expected one of .json, .npz"),
     "a folder that does not exist": (lambda: one(1).save("nowhere/at/all.json"), "cannot write 'nowhere/at/all.json': No such file or directory"),
     "a file that does not exist": (lambda: TokenAttention.load("nowhere.npz"), "'nowhere.npz' does not exist: expected a file written by save()"),
 }  # fmt: skip

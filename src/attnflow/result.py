@@ -259,7 +259,8 @@ class TokenAttention:
         return frame(self)
 
     def save(self, path: str | os.PathLike[str], *, image: Any = None) -> None:
-        """Write a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads all four.
+        """Write a file, whole or not at all: .json, .npz, .csv or .parquet, by the extension. `load` reads .json and
+        .npz.
 
         .csv and .parquet have one row per value, with layers counted from 1. .parquet needs pyarrow. .svg, .pdf and .png
         are pictures, see `plot`, which takes ``image``; .html is the interactive page.
@@ -287,7 +288,7 @@ class TokenAttention:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TokenAttention:
-        """Read what `save` wrote, to the last bit, without source and recipe."""
+        """Read the .json or .npz file that `save` wrote, to the last bit, without source and recipe."""
         path = Path(path)
         fields, values = read(path)
         try:

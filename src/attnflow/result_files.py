@@ -1,14 +1,12 @@
-"""The file formats of a result: .json, .npz, .csv and .parquet, by extension. Nothing is ever unpickled."""
+"""The file formats of a result, by extension. .json and .npz can be read back; nothing is ever unpickled."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
-import itertools
 import json
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +31,6 @@ LABELS = ("method", "text", "layers", "queries", "query_tokens", "tokens", "word
 
 DEFLATE = 1100
 """The most bytes that one compressed byte can expand to."""
-
-DIGEST = b"attnflow.sha256"
-"""The metadata key of a .parquet file that stores the checksum of its content."""
 
 
 def labels(result: TokenAttention) -> dict[str, Any]:
@@ -126,43 +121,16 @@ def _columns(result: TokenAttention) -> dict[str, tuple[int, list[Any]]]:
     }
 
 
-def _placed(fields: Mapping[str, Any], dtype: np.dtype[Any], cells: list[tuple[int, int, int, float]]) -> FloatArray:
-    """Return [layer, query, input] from rows in any order; missing values stay NaN, which TokenAttention refuses."""
-    layers = {number + 1: i for i, number in enumerate(fields["layers"])}
-    queries = {position: i for i, position in enumerate(fields["queries"])}
-    shape = len(layers), len(queries), len(fields["tokens"])
-    if math.prod(shape) > len(cells):
-        raise ValueError("rows are missing")
-    values = np.full(shape, np.nan, dtype)
-    for layer, query, i, value in cells:
-        values[layers[layer], queries[query], i] = value
-    return values
-
-
 def _write_csv(result: TokenAttention, path: Path) -> None:
     columns = _columns(result)
     columns["special"] = 2, [str(special).lower() for special in result.special]
     places = np.indices(result.values.shape).reshape(3, -1).tolist()
     cells = [map(entries.__getitem__, places[axis]) for axis, entries in columns.values()]
-    meta = itertools.chain([json.dumps(labels(result))], itertools.repeat(""))
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow((*columns, "value", "meta"))
+        writer.writerow((*columns, "value"))
         numbers = ["" if math.isnan(value) else value for value in result.values.ravel().tolist()]
-        writer.writerows(zip(*cells, numbers, meta, strict=False))  # meta is infinite
-
-
-def _read_csv(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    # labels of long texts exceed the reader's limit on fields; only ever raised, so that threads do not interfere
-    csv.field_size_limit(max(csv.field_size_limit(), path.stat().st_size))
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
-    # in any row, in case the table was sorted
-    fields, dtype = _read_labels(next((row["meta"] for row in rows if row["meta"]), ""), path)
-    if rows[-1]["meta"] is None:
-        raise ValueError("the last row is cut")
-    cells = [(int(row["layer"]), int(row["query"]), int(row["input"]), float(row["value"] or "nan")) for row in rows]
-    return fields, _placed(fields, dtype, cells)
+        writer.writerows(zip(*cells, numbers, strict=True))
 
 
 def _write_parquet(result: TokenAttention, path: Path) -> None:
@@ -173,29 +141,7 @@ def _write_parquet(result: TokenAttention, path: Path) -> None:
         name: pa.array(entries, pa.int64() if name == "word" else None).take(pa.array(places[axis]))
         for name, (axis, entries) in _columns(result).items()
     }
-    meta = json.dumps(labels(result)).encode()
-    table = pa.table({**columns, "value": result.values.ravel()}).replace_schema_metadata(
-        {b"attnflow": meta, DIGEST: _digest(meta, result.values)}
-    )
-    parquet.write_table(table, path, write_page_checksum=True)
-
-
-def _digest(meta: bytes, values: FloatArray) -> bytes:
-    """Return a checksum of labels and values: those of Parquet pages cover neither labels nor headers."""
-    return hashlib.sha256(meta + values.tobytes()).hexdigest().encode()
-
-
-def _read_parquet(path: Path) -> tuple[dict[str, Any], FloatArray]:
-    _, parquet = arrow(".parquet")
-    with path.open("rb") as file:
-        table = parquet.ParquetFile(file, page_checksum_verification=True).read()
-    meta = table.schema.metadata[b"attnflow"]
-    fields, dtype = _read_labels(meta, path)
-    cells = list(zip(*(table[name].to_pylist() for name in ("layer", "query", "input", "value")), strict=True))
-    values = _placed(fields, dtype, cells)
-    if table.schema.metadata[DIGEST] != _digest(meta, values):
-        raise ValueError("another checksum")
-    return fields, values
+    parquet.write_table(pa.table({**columns, "value": result.values.ravel()}), path, write_page_checksum=True)
 
 
 def frame(result: TokenAttention) -> DataFrame:
@@ -228,7 +174,7 @@ def read(path: Path) -> tuple[dict[str, Any], FloatArray]:
         raise InputError(f"{str(path)!r} declares more values than fit into memory: it is damaged or forged") from None
     except FileNotFoundError:
         raise InputError(f"{str(path)!r} does not exist: expected a file written by save()") from None
-    except Exception as e:  # zip, csv, JSON and parquet readers raise unrelated exceptions for garbled files
+    except Exception as e:  # zip and JSON readers raise unrelated exceptions for garbled files
         if isinstance(e, OSError) and e.strerror:
             raise InputError(f"cannot read {str(path)!r}: {e.strerror}") from None
         raise damaged(path) from None
@@ -237,6 +183,4 @@ def read(path: Path) -> tuple[dict[str, Any], FloatArray]:
 WRITERS: dict[str, Callable[[TokenAttention, Path], None]] = {
     ".json": _write_json, ".npz": _write_npz, ".csv": _write_csv, ".parquet": _write_parquet,
 }  # fmt: skip
-READERS: dict[str, Callable[[Path], tuple[dict[str, Any], FloatArray]]] = {
-    ".json": _read_json, ".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet,
-}  # fmt: skip
+READERS: dict[str, Callable[[Path], tuple[dict[str, Any], FloatArray]]] = {".json": _read_json, ".npz": _read_npz}

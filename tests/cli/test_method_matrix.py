@@ -146,7 +146,7 @@ def check_advice(message: str, method: str, options: dict[str, Any]) -> None:
     assert all(takes(other, option, edges) for other in others) and others == takers(option, edges)
 
 
-@pytest.mark.parametrize("extension", [".csv", ".html", ".pdf"])
+@pytest.mark.parametrize("extension", [".npz", ".html", ".pdf"])
 @pytest.mark.parametrize("method", TEXT_METHODS)
 @pytest.mark.filterwarnings("ignore::attnflow.errors.AttentionWarning")
 def test_every_method_writes_every_kind_of_file(
@@ -160,7 +160,7 @@ def test_every_method_writes_every_kind_of_file(
     else:
         show(*words, "--no-special" if extension != ".html" else "--words")
     assert file.stat().st_size > 500
-    if extension == ".csv":
+    if extension == ".npz":
         saved = af.TokenAttention.load(file)
         assert not any(saved.special) and np.allclose(
             saved.values, by_library(model, method, {}).without_special().values, atol=1e-6

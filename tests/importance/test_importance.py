@@ -199,7 +199,7 @@ def test_captum_baselines_sum_to_the_change(classifier: Any) -> None:
 def test_it_is_a_token_attention(classifier: Any, tmp_path: Any, capsys: Any) -> None:
     found = classifier.blank_out(TEXT)
     assert isinstance(found, af.TokenAttention) and found.method == "blank-out" and found.layers == (1,)
-    for name in ("x.json", "x.npz", "x.csv"):
+    for name in ("x.json", "x.npz"):
         found.save(tmp_path / name)
         assert np.array_equal(af.TokenAttention.load(tmp_path / name).values, found.values)
     found.without_special().show()

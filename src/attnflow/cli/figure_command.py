@@ -77,7 +77,7 @@ def figure(
         typer.Argument(
             metavar="text",
             help="The text, or - to read it from standard input; files of weights (.npy, .npz) or of results that "
-            "attnflow saved (.json, .npz, .csv, .parquet). layers draws several texts below each other.",
+            "attnflow saved (.json, .npz). layers draws several texts below each other.",
             show_default=False,
         ),
     ] = None,
