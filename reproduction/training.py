@@ -30,11 +30,11 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnflow import __version__
-from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.evaluate.statistics import wilson
 from attnflow.files import make_folder, write_whole
 from attnflow.paper.data_files import file_hash
+from reproduction.quiet import silenced
 
 Say = Callable[[str], None]
 Record = dict[str, Any]

@@ -26,7 +26,6 @@ from transformers import (
 )
 
 from attnflow.capture.hub import device_of
-from attnflow.capture.silence import silenced
 from attnflow.errors import InputError
 from attnflow.files import write_whole
 from attnflow.jobs.progress import to_stderr
@@ -35,6 +34,7 @@ from attnflow.paper.data_files import file_hash
 from reproduction import masked_lm, teacher, training
 from reproduction.card import card
 from reproduction.examples import parts_of, read_linzen_subset
+from reproduction.quiet import silenced
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[EOS]", "[MASK]")
 PAD, UNK, CLS, EOS, MASK = range(len(SPECIAL))

@@ -15,13 +15,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch")
 transformers = pytest.importorskip("transformers", reason="training needs transformers")
 
-from attnflow.capture.silence import silenced  # noqa: E402
 from attnflow.errors import InputError  # noqa: E402
 from attnflow.paper.agreement import Example, as_tokens, encode  # noqa: E402
 from helpers.small_tokenizers import wordpiece  # noqa: E402
 from reproduction import masked_lm, sst2, teacher, training, verb_number  # noqa: E402
 from reproduction.card import card  # noqa: E402
 from reproduction.examples import parts_of, read_linzen_subset  # noqa: E402
+from reproduction.quiet import silenced  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TINY: dict[str, Any] = {

@@ -59,11 +59,10 @@ def pronoun(example=FIGURE_4[0], layers=6) -> MaskedPronoun:
 
 FIGURES = {
     "graph": lambda: layered_graph({"flow": result(ODD, "flow")}),
-    "graph upwards": lambda: layered_graph({"flow": result(ODD, "flow")}, upwards=True),
     "maps": lambda: layer_maps(
         [("$odd$ 日本 _x", {"raw": result(ODD, query=0)}), ("", {"raw": result(WORDS, query=0)})]
     ),
-    "maps with values": lambda: layer_maps([("", views(WORDS, query=0))], shared="all", values=True),
+    "maps with values": lambda: layer_maps([("", views(WORDS, query=0))], values=True),
     "pronouns": lambda: pronoun_figure([pronoun(), pronoun(FIGURE_4[1])]),
 }
 
@@ -146,9 +145,8 @@ def test_a_font_that_is_not_installed_is_named_with_what_is_used_instead():
 def test_a_figure_has_the_width_that_was_given_and_its_words_lie_inside(width):
     for page in (
         layered_graph(views(WORDS), width=width),
-        layered_graph(views(WORDS), upwards=True, width=width),
         layer_maps([("a long title of an example, longer than any column", views(WORDS, query=0))], width=width),
-        layer_maps([("", views(WORDS, query=0))], shared="all", values=True, width=max(width, 3.3)),
+        layer_maps([("", views(WORDS, query=0))], values=True, width=max(width, 3.3)),
     ):
         renderer = drawn(page)
         across = page.get_size_inches()[0]
@@ -217,9 +215,6 @@ def test_the_graph_has_an_edge_for_every_weight_as_strong_as_its_share():
     assert width[ends[(2, 1), (1, 0)]] == pytest.approx(width[ends[(1, 0), (0, 0)]])  # shares of a row
     colours = [tuple(c[:3]) for c in lines.get_colors()]
     assert {colours[i] for (above, _), i in ends.items() if above[1] == 0} == {matplotlib.colors.to_rgb("#d55e00")}
-    (up,) = layered_graph({"flow": flow}, upwards=True).axes
-    turned = {tuple((y, x) for x, y in s.astype(int).tolist()) for s in up.collections[0].get_segments()}
-    assert turned == set(ends)
 
 
 def test_maps_have_the_first_layer_lowest_and_one_scale_a_view():
@@ -234,17 +229,16 @@ def test_maps_have_the_first_layer_lowest_and_one_scale_a_view():
     ]
     assert images[0].get_clim() == images[2].get_clim() == (0, max(r["raw"].values.max() for _, r in rows))
     assert len(figure.axes) == 6
-    assert len(layer_maps(rows, shared="all").axes) == 5
 
 
 @pytest.mark.parametrize("count", [3, 14, 30])
-@pytest.mark.parametrize("kind", ["maps", "upwards", "lines"])
+@pytest.mark.parametrize("kind", ["maps", "lines"])
 def test_tokens_never_overlap(count, kind):
     tokens = [("internationalise", "a", "WWWWWWWW", "日本日本")[i % 4] for i in range(count)]
     if kind == "maps":
         figure = layer_maps([("", {"raw": result(tokens, query=0), "flow": result(tokens, query=0)})])
     else:
-        figure = layered_graph({"raw": result(tokens), "flow": result(tokens)}, upwards=kind == "upwards")
+        figure = layered_graph({"raw": result(tokens), "flow": result(tokens)})
     renderer = drawn(figure)
     at = figure.axes[0]
     ticks = at.get_yticklabels() if kind == "lines" else at.get_xticklabels()
@@ -288,7 +282,6 @@ def test_pronouns_show_relative_probabilities_and_what_is_favoured():
         (lambda: layered_graph(views(WORDS), query="no"), "'no'"),
         (lambda: layer_maps([]), "there are no examples"),
         (lambda: layer_maps([("a", views(WORDS, query=0)), ("b", {})]), r"'b' has the methods \[\]: expected \['raw'"),
-        (lambda: layer_maps([("a", views(WORDS, query=0))], shared="no"), 'expected "method" or "all"'),
         (lambda: pronoun_figure([]), "there are no examples"),
     ],
 )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging as logs
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from attnflow.errors import InputError
 
@@ -30,19 +28,3 @@ def silence() -> None:
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()
     warnings.filterwarnings("ignore", module="(transformers|torch|huggingface_hub|bitsandbytes)")
-
-
-@contextmanager
-def silenced() -> Iterator[None]:
-    """Suppress progress bars and notices of transformers inside the block."""
-    from transformers.utils import logging
-
-    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

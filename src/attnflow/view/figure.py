@@ -38,7 +38,6 @@ def layered_graph(
     *,
     query: int | str | None = 0,
     edges: int | None = None,
-    upwards: bool = False,
     width: float | None = None,
 ) -> Figure:
     """Draw Figure 1: for each method, the nodes (layer, token), and the token attention of layer l between l-1 and l.
@@ -50,8 +49,6 @@ def layered_graph(
         ``t.flow("all").without_special()``, their rows are left out too, except for the coloured query's.
     query: the position or token of the coloured query, or None.
     edges: maximum number of edges per query and layer, strongest first; by default, all for up to 12 tokens, otherwise 3.
-    upwards: draw layers from bottom to top and tokens along x; by default, as in the paper, layers from left to right and
-        tokens in lines.
     width: of the figure, in inches. Methods that do not fit next to each other are drawn below each other.
     """
     first = same_tokens(results)
@@ -81,39 +78,26 @@ def layered_graph(
     most = edges or (FEW if n <= FEW else 3)
     with sheet.style():
         gap, title = sheet.scaled(GAP), sheet.scaled(TITLE)
-        if upwards:
-            left, cells = max(sheet.scaled(0.3), sheet.room(words[:1])), float(n)
-            least = 0.17
-        else:
-            left, cells = sheet.room(words) + sheet.scaled(0.14), depth + 0.6
-            least = 0.1
-        columns, cell = _columns(width, len(results), left, cells, sheet.scaled(least), f"a graph of {n} tokens")
+        left, cells = sheet.room(words) + sheet.scaled(0.14), depth + 0.6
+        columns, cell = _columns(width, len(results), left, cells, sheet.scaled(0.1), f"a graph of {n} tokens")
         wide = cell * cells
-        if upwards:
-            height, lower = sheet.scaled(0.34) * (depth + 0.5), sheet.below(words, cell)
-        else:
-            height, lower = sheet.scaled(0.185) * n, sheet.scaled(0.2)
-        layers = sheet.layer_names(first.layers, 1.0 if upwards else cell)
+        height, lower = sheet.scaled(0.185) * n, sheet.scaled(0.2)
+        layers = sheet.layer_names(first.layers, cell)
         bands = -(-len(results) // columns)
         page = sheet.empty(left + (wide + gap) * columns, bands * (lower + height + title))
         for number, (name, share) in enumerate(shares.items()):
             band, column = divmod(number, columns)
             bottom = (bands - 1 - band) * (lower + height + title) + lower
             at = sheet.axes(page, left + (wide + gap) * column, bottom, wide, height)
-            _edges(at, share / top, place, most, upwards)
+            _edges(at, share / top, place, most)
             at.set_title(sheet.title(name), pad=5)
             for side in at.spines.values():
                 side.set_visible(False)
             at.tick_params(length=0)
-            if upwards:
-                at.set(xlim=(-0.5, n - 0.5), ylim=(-0.25, depth + 0.25))
-                sheet.token_axis(at, words, cell)
-                at.set_yticks(range(1, depth + 1), layers if column == 0 else [""] * depth, color=sheet.FAINT)
-            else:
-                at.set(xlim=(-0.3, depth + 0.3), ylim=(n - 0.5, -0.5))
-                at.set_xticks(range(1, depth + 1), layers, color=sheet.FAINT)
-                at.set_yticks(range(n), words if column == 0 else [""] * n)
-            marked = at.get_xticklabels() if upwards else at.get_yticklabels() if column == 0 else []
+            at.set(xlim=(-0.3, depth + 0.3), ylim=(n - 0.5, -0.5))
+            at.set_xticks(range(1, depth + 1), layers, color=sheet.FAINT)
+            at.set_yticks(range(n), words if column == 0 else [""] * n)
+            marked = at.get_yticklabels() if column == 0 else []
             for i, (word, tick) in enumerate(zip(words, marked, strict=False)):
                 tick.set(color=sheet.PAIR[1] if i == place else sheet.INK, fontfamily=sheet.families(word))
     return page
@@ -160,7 +144,7 @@ def _columns(width: float | None, count: int, left: float, cells: float, least: 
     return columns, ((width - left) / columns - gap) / cells
 
 
-def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int, upwards: bool) -> None:
+def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int) -> None:
     """Draw the edges of ``share[layer, query, key]``, weak ones first, and the nodes."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgb
@@ -174,7 +158,7 @@ def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int, upwards: 
     layer, query, key, own = (x[order] for x in (layer, query, key, own))
     strength = strength[order]
     above, under = np.stack([layer + 1, query], -1), np.stack([layer, key], -1)  # (layer, token) of both ends
-    lines = np.stack([above, under], 1)[..., :: -1 if upwards else 1].astype(float)
+    lines = np.stack([above, under], 1).astype(float)
     colour = np.where(own[:, None], to_rgb(sheet.PAIR[1]), to_rgb("#33618c"))
     # width and opacity both show strength, so that weak edges are visible and do not hide strong ones
     opacity = np.where(own, 0.25 + 0.75 * strength, (0.08 + 0.8 * strength) * min(1, 1.5 * FEW / n))
@@ -183,8 +167,7 @@ def _edges(at: Axes, share: FloatArray, chosen: int | None, most: int, upwards: 
             list(lines), colors=np.column_stack([colour, opacity]), linewidths=0.3 + 2.6 * strength, capstyle="round"
         )
     )
-    along, across = np.meshgrid(np.arange(depth + 1), np.arange(n), indexing="ij")
-    x, y = (across, along) if upwards else (along, across)
+    x, y = np.meshgrid(np.arange(depth + 1), np.arange(n), indexing="ij")
     at.scatter(x, y, s=5, color=sheet.INK, zorder=3, linewidths=0)
     if chosen is not None:
         at.scatter(x[1:, chosen], y[1:, chosen], s=9, color=sheet.PAIR[1], zorder=4, linewidths=0)
@@ -194,20 +177,18 @@ def layer_maps(
     rows: Sequence[tuple[str, Mapping[str, TokenAttention]]],
     *,
     query: int | str | None = None,
-    shared: str = "method",
     values: bool = False,
     width: float | None = None,
 ) -> Figure:
     """Draw Figures 2 and 3: for each example and method, the query's value for each token (x) and layer (y, L1 lowest).
 
+    Each method has one colour scale, because flows are larger than shares.
+
     rows: (label, results by method) of each example, all with the same methods. A label may be empty.
     query: its position or token; optional if results have one query.
-    shared: "method" for one colour scale per method, because flows are larger than shares; "all" for a single scale.
     values: whether to write the numbers into the cells.
     width: of the figure, in inches. Methods that do not fit next to each other are drawn below each other.
     """
-    if shared not in ("method", "all"):
-        raise InputError(f'shared={shared!r}: expected "method" or "all"')
     if not rows:
         raise InputError("there are no examples: expected at least one (label, results by method)")
     names = list(rows[0][1])
@@ -217,10 +198,8 @@ def layer_maps(
         same_tokens(results)
     maps = [{name: r.values[:, r.where(query)[1]].astype(float) for name, r in results.items()} for _, results in rows]
     ranges = {name: _range([m[name] for m in maps]) for name in names}
-    if shared == "all":
-        ranges = dict.fromkeys(names, _range([m[name] for m in maps for name in names]))
     with sheet.style():
-        return _draw_maps(rows, names, maps, ranges, shared, values, width)
+        return _draw_maps(rows, names, maps, ranges, values, width)
 
 
 def _draw_maps(
@@ -228,7 +207,6 @@ def _draw_maps(
     names: Sequence[str],
     maps: Sequence[Mapping[str, FloatArray]],
     ranges: Mapping[str, tuple[float, float]],
-    shared: str,
     values: bool,
     width: float | None,
 ) -> Figure:
@@ -250,13 +228,12 @@ def _draw_maps(
     whole = width or left + max(across * columns, sheet.PAGE - left)
     titles = [sheet.line(text, whole - left - gap) for text, _ in rows]
     over = [sheet.scaled(0.2 if text else 0.06) for text in titles]
-    band = title + sum(heights) + sum(under) + sum(over) + (bar if shared == "method" else 0)
+    band = title + sum(heights) + sum(under) + sum(over) + bar
     bands = -(-len(names) // columns)
-    below = 0 if shared == "method" else bar
-    page = sheet.empty(width or left + max(across * columns, sheet.room(titles) + gap), band * bands + below)
+    page = sheet.empty(width or left + max(across * columns, sheet.room(titles) + gap), band * bands)
     for turn in range(bands):
         own = list(enumerate(names[turn * columns : (turn + 1) * columns]))
-        y = band * (bands - turn) + below - title
+        y = band * (bands - turn) - title
         for column, name in own:  # a title keeps clear of its neighbour
             shown = sheet.line(sheet.title(name), across - gap / 2, sheet.points("axes.titlesize"))
             at_title = left + across * column, y + sheet.scaled(0.06)
@@ -274,10 +251,8 @@ def _draw_maps(
                 at.tick_params(length=0)
             y -= under[row]
         for column, name in own:
-            if shared == "method" or turn == column == 0:
-                bottom = sheet.scaled(0.24) + (y - bar if shared == "method" else 0)
-                bar_at = left + across * column, bottom, min(1.5, across - gap), sheet.scaled(0.06)
-                _scale(sheet.axes(page, *bar_at), page, heat[name])
+            bar_at = left + across * column, sheet.scaled(0.24) + y - bar, min(1.5, across - gap), sheet.scaled(0.06)
+            _scale(sheet.axes(page, *bar_at), page, heat[name])
     return page
 
 
