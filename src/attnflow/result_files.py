@@ -141,7 +141,9 @@ def _write_parquet(result: TokenAttention, path: Path) -> None:
         name: pa.array(entries, pa.int64() if name == "word" else None).take(pa.array(places[axis]))
         for name, (axis, entries) in _columns(result).items()
     }
-    parquet.write_table(pa.table({**columns, "value": result.values.ravel()}), path, write_page_checksum=True)
+    table = pa.table({**columns, "value": result.values.ravel()})
+    meta = {b"attnflow": json.dumps(labels(result)).encode()}  # with the provenance
+    parquet.write_table(table.replace_schema_metadata(meta), path, write_page_checksum=True)
 
 
 def frame(result: TokenAttention) -> DataFrame:

@@ -153,7 +153,6 @@ def test_a_model_without_a_head_says_what_the_figure_leaves_out(attnflow: Comman
 MISTAKES = [
     (["graph", TEXT, "--methods", "gradient"], "--methods 'gradient': expected some of raw, rollout, flow; attnflow figure "),
     (["layers", TEXT, "--strongest", "2"], "--strongest belongs to attnflow figure graph: leave it out for layers"),
-    (["graph", TEXT, "--values"], "--values belongs to attnflow figure layers: leave it out for graph"),
     (["graph", TEXT, "the keys"], "2 texts: attnflow figure graph draws one; quote a text that has spaces"),
     (["graph", TEXT, "--layers", "4-2"], "layers '4-2': expected a range such as 1-4, a list such as 1,3, last or all"),
     (["graph", TEXT, "--layers", "1-9"], "layer '9': expected L1 to L6, a range such as 1-4, last or all"),

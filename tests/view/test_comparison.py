@@ -434,18 +434,15 @@ def test_it_keeps_to_its_width(width: int, colour: bool, encoding: str) -> None:
     assert ANSI.sub("", printed(render(long, width=width), width=300, encoding=encoding, colour=colour)) == text
 
 
-def test_the_table_is_sorted_and_cut(found: Comparison) -> None:
+def test_the_table_is_cut() -> None:
     def numbers(text: str) -> list[int]:
         return [int(line.split()[0]) for line in text.splitlines() if re.match(r" *\d+  ", line)]
 
-    assert numbers(printed(render(found, sort="flow"))) == np.argsort(-found.row("flow"), kind="stable").tolist()
     long = made([f"t{i}" for i in range(300)])
     highest = np.argsort(-long.row("answer_inputs")).tolist()[:20]
     text = printed(long)
     assert numbers(text) == sorted(highest) and "and 100 more" in text.splitlines()
     assert "280 of 300 inputs are not shown; these are the 20 highest by answer_inputs" in text
-    text = printed(render(long, sort="raw"))
-    assert numbers(text) == np.argsort(-long.row("raw")).tolist()[:20] and "the 20 highest by raw" in text
     assert len(numbers(printed(made([f"t{i}" for i in range(60)])))) == 60
 
 
@@ -462,7 +459,6 @@ def test_unknown_words_are_told(model: Any) -> None:
         (lambda m: compare(m, TEXT, importance="much"), "importance 'much': expected one of 'none', 'fast', 'full', a number of seconds, or some of 'blank-out', 'gradient', 'integrated-gradients', 'shapley'"),
         (lambda m: compare(m, TEXT, importance=0), "importance 0: expected a number of seconds above 0"),
         (lambda m: compare(m, TEXT).row("shapley"), "'shapley' is not in this comparison: expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
-        (lambda m: compare(m, TEXT).show("size"), "sort 'size': expected one of answer_inputs, raw, rollout, flow, gradient, blank-out"),
         (lambda m: compare(m, TEXT).save("x.doc"), "'x.doc' has the extension '.doc': expected one of .svg, .pdf, .png, .json, .csv"),
         (lambda m: made(["a"] * 1001).plot(), "plot() of 1,001 tokens: expected at most 1,000; save longer texts as .csv or .json"),
         (lambda m: render(made(["a", "b"]), width=0), "width=0: expected a number of columns, or None for the width of the terminal"),
@@ -488,17 +484,12 @@ def test_the_command_prints_writes_and_reads(tmp_path: Path, model: Any) -> None
     assert data["layer"] == 1 and data["query_token"] == "key" and len(data["tokens"]) == 5
     told = run(TEXT, "-o", str(tmp_path / "x.csv"), "--words")
     assert told.stdout == "" and told.stderr == f"wrote {tmp_path / 'x.csv'}\n" and (tmp_path / "x.csv").exists()
-    assert re.search(r"(?m)^2  key", run("--sort", "gradient").stdout.split("token", 1)[1].splitlines()[1])
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--layer", "L9"], "layer 'L9': expected L1 to L6, or last"),
-        (
-            ["--sort", "size"],
-            "--sort 'size': expected one of answer_inputs, answer_rows, raw, rollout, flow, gradient, blank-out",
-        ),
         (
             ["--importance", "much"],
             "--importance 'much': expected none, fast, full, or a number of seconds for blank-out",

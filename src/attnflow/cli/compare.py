@@ -36,12 +36,9 @@ from attnflow.cli.options import (
     read_text,
     start,
 )
-from attnflow.errors import InputError
 from attnflow.jobs.progress import Stages
 from attnflow.selection import read_layer, read_query
 from attnflow.sinks import check_sinks
-
-METHODS = ("answer_inputs", "answer_rows", "raw", "rollout", "flow", "gradient", "blank-out")
 
 
 def compare(
@@ -65,13 +62,6 @@ def compare(
     dtype: Dtype = "auto",
     trust_remote_code: TrustRemoteCode = False,
     allow_pickle: AllowPickle = False,
-    sort: Annotated[
-        str | None,
-        typer.Option(
-            help="Sort the table by one method, highest first: answer_inputs, answer_rows, raw, rollout, flow, gradient or "
-            "blank-out."
-        ),
-    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Save a picture (.svg, .pdf, .png) or the data (.json, .csv)."),
@@ -83,8 +73,6 @@ def compare(
     start()
     from attnflow.view import comparison
 
-    if sort is not None and sort not in METHODS:
-        raise InputError(f"--sort {sort!r}: expected one of {', '.join(METHODS)}")
     share = read_share(residual)
     budget = read_importance(importance)
     check_sinks(sinks)
@@ -113,4 +101,4 @@ def compare(
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
     elif output is None:
-        result.show(sort)
+        result.show()

@@ -132,7 +132,6 @@ def figure(
         int | None,
         typer.Option(min=1, metavar="N", help="For graph: draw only the N strongest edges of each query and layer."),
     ] = None,
-    values: Annotated[bool, typer.Option("--values", help="For layers: write the numbers into the cells.")] = False,
     residual: Residual = None,
     sinks: Sinks = "keep",
     target: Target = None,
@@ -160,7 +159,6 @@ def figure(
     check_sinks(sinks)
     for option, is_set, its in (
         ("--strongest", strongest is not None, Kind.graph),
-        ("--values", values, Kind.layers),
         ("--importance", budget is not None, Kind.compare),
         ("--of", of is not None, Kind.compare),
     ):
@@ -189,7 +187,7 @@ def figure(
             if kind is Kind.compare:
                 _one(layers, max(max(result.layers) for result in rows[0][1].values()) + 1)
             rows = [(label, _chosen(results, layers, words, special)) for label, results in rows]
-            page = _draw(kind, rows, _place(query, rows[0][1]), width, strongest, values)
+            page = _draw(kind, rows, _place(query, rows[0][1]), width, strongest)
         else:
             if tokens is not None:
                 raise InputError("--tokens names the positions of arrays: leave it out for a text")
@@ -233,7 +231,7 @@ def figure(
                         (text if len(texts) > 1 else "", results)
                         for text, (results, _) in zip(texts, traced, strict=True)
                     ]
-                    page = _draw(kind, rows, traced[0][1], width, strongest, values)
+                    page = _draw(kind, rows, traced[0][1], width, strongest)
         sheet.save(page, output)
     progress(f"wrote {output}")
 
@@ -382,7 +380,7 @@ def _of_text(
 
 def _draw(
     kind: Kind, rows: Sequence[tuple[str, Results]], query: int | str | None, width: float | None,
-    strongest: int | None, values: bool,
+    strongest: int | None,
 ) -> Figure:  # fmt: skip
     from attnflow.view import figure as pictures
 
@@ -390,7 +388,7 @@ def _draw(
         return pictures.layered_graph(rows[0][1], query=query, edges=strongest, width=width)
     if kind is Kind.layers:
         one = all(len(result.queries) == 1 for _, results in rows for result in results.values())
-        return pictures.layer_maps(rows, query=None if one else query, values=values, width=width)
+        return pictures.layer_maps(rows, query=None if one else query, width=width)
     from attnflow.view.comparison import of_results
 
     return of_results(rows[0][1], query=query).plot(width)

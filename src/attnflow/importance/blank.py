@@ -75,8 +75,7 @@ def blank_out(
         token, or likelier.
     by: what replaces the token: "unk", "mask", "pad", "remove" for nothing, or the id of a token. The default is the first
         of unk, mask and pad that the tokenizer has, else "remove"; `provenance` says which. A patch of an image is covered
-        by "mean" (the default), which is 0 in normalised pixels, the mean colour that the image processor subtracts; or by
-        "image", the mean colour of this image.
+        by 0 in normalised pixels, the mean colour that the image processor subtracts ("mean").
     of: what is measured: the "probability", "logit", "log-odds" or "difference" of the answer, as in `gradient`. If a
         confident model stays confident whatever is blanked, a warning says that the probability ranks next to nothing.
     signed: keep the sign: positive if the token supports the answer.

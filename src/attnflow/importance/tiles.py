@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attnflow.capture.inputs import Encoded
     from attnflow.capture.runner import Runner
 
-COVERS = ("mean", "image")
+COVER = "mean"
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,23 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Cover:
-    """What covers a patch. "mean" is 0 in normalised pixels, the mean colour that the image processor subtracts (black if
-    it subtracts none). "image" is the mean colour of this image."""
+    """What covers a patch: 0 in normalised pixels, the mean colour that the image processor subtracts (black if none)."""
 
-    name: str
+    name: str = COVER
 
     def over(self, pixels: Tensor, tiles: Tiles, positions: Sequence[int]) -> Tensor:
         """Return pixels [1, channel, height, width] with the patches at these positions covered."""
         covered = torch.isin(tiles.numbers(pixels), torch.tensor(positions, device=pixels.device) - tiles.before)
-        colour = pixels.mean((-2, -1), keepdim=True) if self.name == "image" else torch.zeros_like(pixels[:, :, :1, :1])
-        return torch.where(covered, colour, pixels)
+        return torch.where(covered, 0, pixels)
 
 
 def cover_of(by: Any) -> Cover:
     """Return the cover that a user names."""
-    name = COVERS[0] if by is None else by
-    if name not in COVERS:
+    if by not in (None, COVER):
         raise InputError(
-            f"by={by!r}: a patch of an image is covered by {COVERS[0]!r}, the mean colour of the image processor, or "
-            f"{COVERS[1]!r}, the mean colour of this image; expected one of these"
+            f"by={by!r}: a patch of an image is covered by the image processor's mean colour; leave by out"
         )
-    return Cover(name)
+    return Cover()
 
 
 def is_image(encoded: Encoded) -> bool:

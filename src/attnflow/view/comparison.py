@@ -154,9 +154,9 @@ class Comparison:
         ends = [*starts[1:], len(self.tokens)]
         return tuple((self.parts[a] if self.parts else "", range(a, b)) for a, b in zip(starts, ends, strict=True))
 
-    def show(self, sort: str | None = None, *, file: IO[str] | None = None) -> None:
-        """Print the comparison in the terminal or to a file. sort: as in `render`."""
-        Console(file=file).print(render(self, sort))
+    def show(self, *, file: IO[str] | None = None) -> None:
+        """Print the comparison in the terminal or to a file."""
+        Console(file=file).print(render(self))
 
     def plot(self, width: float | None = None, *, image: Any = None) -> Figure:
         """Return a matplotlib figure with a line of shaded tokens per method (see `comparison_figure.shaded_lines`), or for

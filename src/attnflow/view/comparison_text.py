@@ -9,7 +9,6 @@ import numpy as np
 from rich.cells import cell_len
 from rich.text import Text
 
-from attnflow.errors import InputError
 from attnflow.view import terminal
 from attnflow.view.colour import signed_shares
 
@@ -22,22 +21,19 @@ MAP_LINES = 20
 MAP_GAP = 3  # columns between maps
 
 
-def render(comparison: Comparison, sort: str | None = None, width: int | None = None) -> terminal.Printed:
+def render(comparison: Comparison, width: int | None = None) -> terminal.Printed:
     """Lay out a comparison for rich.
 
     Shades range from the lowest value of a method to the highest. If a method has values below 0, they range from 0 to the
     largest absolute value, and values below 0 are underlined, or marked by arrows without colours. With more than 60
     inputs, the table lists the 20 highest.
 
-    sort: a method to sort the table by, highest first; by default, the order of the text.
     width: maximum number of columns; by default, those of the terminal.
     """
-    if sort is not None and sort not in comparison.methods:
-        raise InputError(f"sort {sort!r}: expected one of {', '.join(comparison.methods)}")
-    return terminal.Printed(lambda screen: _lines(comparison, sort, screen), width)
+    return terminal.Printed(lambda screen: _lines(comparison, screen), width)
 
 
-def _lines(comparison: Comparison, sort: str | None, screen: terminal.Screen) -> Iterator[Text]:
+def _lines(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
     if comparison.prediction is not None:
         answers = ", ".join(f"{name!r} {chance:.3f}" for name, chance in comparison.prediction.top[:3])
         yield Text(screen.shown(f"{comparison.prediction.kind}: {answers}"))
@@ -53,7 +49,7 @@ def _lines(comparison: Comparison, sort: str | None, screen: terminal.Screen) ->
             sign = "underlined" if comparison.patches is None else "red"
         yield Text(screen.shown(f"values below 0 ({sign}) {comparison.against}"))
     yield Text()
-    yield from _table(comparison, sort, screen)
+    yield from _table(comparison, screen)
     yield Text()
     yield from _agreement(comparison, screen)
     yield from _left_out(comparison, screen)
@@ -128,12 +124,11 @@ def _maps(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
     yield from about
 
 
-def _table(comparison: Comparison, sort: str | None, screen: terminal.Screen) -> Iterator[Text]:
+def _table(comparison: Comparison, screen: terminal.Screen) -> Iterator[Text]:
     n, limit = len(comparison.tokens), terminal.most_listed(comparison)
-    by = sort or comparison.leading
+    by = comparison.leading
     listed = np.argsort(-np.abs(comparison.row(by)), kind="stable").tolist()[:limit]
-    if sort is None:
-        listed.sort()
+    listed.sort()
     columns = [terminal.numbers_of(row[listed]) for row in comparison.values]
     head, *fronts = terminal.fronts(comparison, listed, screen, 3, "token")
     wide = _column_cells(comparison.methods, [max(map(len, c)) for c in columns], screen.width - cell_len(head))

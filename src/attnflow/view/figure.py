@@ -177,7 +177,6 @@ def layer_maps(
     rows: Sequence[tuple[str, Mapping[str, TokenAttention]]],
     *,
     query: int | str | None = None,
-    values: bool = False,
     width: float | None = None,
 ) -> Figure:
     """Draw Figures 2 and 3: for each example and method, the query's value for each token (x) and layer (y, L1 lowest).
@@ -186,7 +185,6 @@ def layer_maps(
 
     rows: (label, results by method) of each example, all with the same methods. A label may be empty.
     query: its position or token; optional if results have one query.
-    values: whether to write the numbers into the cells.
     width: of the figure, in inches. Methods that do not fit next to each other are drawn below each other.
     """
     if not rows:
@@ -199,7 +197,7 @@ def layer_maps(
     maps = [{name: r.values[:, r.where(query)[1]].astype(float) for name, r in results.items()} for _, results in rows]
     ranges = {name: _range([m[name] for m in maps]) for name in names}
     with sheet.style():
-        return _draw_maps(rows, names, maps, ranges, values, width)
+        return _draw_maps(rows, names, maps, ranges, width)
 
 
 def _draw_maps(
@@ -207,7 +205,6 @@ def _draw_maps(
     names: Sequence[str],
     maps: Sequence[Mapping[str, FloatArray]],
     ranges: Mapping[str, tuple[float, float]],
-    values: bool,
     width: float | None,
 ) -> Figure:
     words = [[sheet.label(t) for t in results[names[0]].tokens] for _, results in rows]
@@ -215,11 +212,9 @@ def _draw_maps(
     gap, title = sheet.scaled(GAP), sheet.scaled(TITLE)
     first = sheet.room([w[0] for w in words], sheet.points("xtick.labelsize"))
     left = max(sheet.room(["L10"]) + sheet.scaled(0.1), 0.75 * first)
-    columns, cell = _columns(
-        width, len(names), left, longest, sheet.scaled(0.3 if values else 0.15), f"a map of {longest} tokens"
-    )
+    columns, cell = _columns(width, len(names), left, longest, sheet.scaled(0.15), f"a map of {longest} tokens")
     cell = cell if width is not None else min(sheet.scaled(0.4), cell)
-    heights = [sheet.scaled(0.2 if values else 0.17) * len(m[names[0]]) for m in maps]
+    heights = [sheet.scaled(0.17) * len(m[names[0]]) for m in maps]
     under = [sheet.below(w, cell) for w in words]
     bar = sheet.scaled(0.42)
     across = cell * longest + gap
@@ -244,7 +239,7 @@ def _draw_maps(
             sheet.note(page, left, y + heights[row] + 0.045, titles[row], style="italic", va="bottom")
             for column, name in own:
                 at = sheet.axes(page, left + across * column, y, cell * len(words[row]), heights[row])
-                heat[name] = _heat(at, maps[row][name], ranges[name], values)
+                heat[name] = _heat(at, maps[row][name], ranges[name])
                 sheet.token_axis(at, words[row], cell)
                 layers = [f"L{l + 1}" for l in results[name].layers]
                 at.set_yticks(range(len(layers)), layers if column == 0 else [""] * len(layers))
@@ -256,7 +251,7 @@ def _draw_maps(
     return page
 
 
-def _heat(at: Axes, values: FloatArray, limits: tuple[float, float], written: bool) -> Any:
+def _heat(at: Axes, values: FloatArray, limits: tuple[float, float]) -> Any:
     # light to dark, unlike on a screen: paper is white, and pale tints are easier to distinguish in print
     low, high = limits
     scale = "Blues" if low >= 0 else "RdBu"  # red is below zero, and white is zero
@@ -268,11 +263,6 @@ def _heat(at: Axes, values: FloatArray, limits: tuple[float, float], written: bo
     at.set_yticks(np.arange(0.5, values.shape[0] - 1), minor=True)
     at.grid(which="minor", color="white", linewidth=0.4)
     at.tick_params(which="minor", length=0)
-    if written:
-        dark = max(low, 0.0) + 0.6 * (high - max(low, 0.0))
-        for (layer, token), value in np.ndenumerate(values):
-            ink = sheet.INK if abs(value) < dark else "white"
-            at.text(token, layer, f"{value:.2f}", ha="center", va="center", size=5.5 / 7 * sheet.points(), color=ink)
     return shown
 
 
