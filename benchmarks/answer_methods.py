@@ -220,7 +220,6 @@ METHODS: dict[str, Method] = {
     "raw last layer": traced(None, lambda trace, rows: trace.raw(rows, -1)),
     "raw mean of layers": traced(None, lambda trace, rows: trace.raw(rows)),
     "rollout": traced(None, lambda trace, rows: trace.rollout(rows, -1)),
-    "rollout without sinks": traced(None, lambda trace, rows: trace.rollout(rows, -1, sinks="residual")),
     "flow": traced(None, lambda trace, rows: trace.flow(rows, -1)),
     "gradient x input": of_tokens(gradient_times_input),
     "fading": fading,

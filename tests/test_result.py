@@ -203,8 +203,6 @@ class Touch:
         return Path.touch, (self.path,)
 
 
-
-
 @pytest.mark.parametrize("forged", ["values", "meta"])
 def test_a_forged_size_takes_no_memory(forged: str, tmp_path: Path) -> None:
     path = tmp_path / "a.npz"

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import attnflow as af
-from attnflow.sinks import FAR, SHORT, check_sinks, kept_at_home, sink_positions
+from attnflow.sinks import FAR, SHORT, sink_positions
 
 
 def slow_sinks(weights: np.ndarray, lengths: np.ndarray) -> tuple[int, ...]:
@@ -64,27 +63,3 @@ def test_attention_that_prefers_nobody_has_no_sinks() -> None:
         assert sink_positions(first, np.array([0.1, 1, 1, 1, 1, 1])) == (0,)
     assert sink_positions(np.eye(3), np.array([0.1, 1, 1])) == ()  # no other position attends to it
     assert sink_positions(first, np.zeros(n)) == ()  # no value carries anything
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_what_goes_to_a_sink_stays_at_home(kind: str) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    weights = attention(np.random.default_rng(1), 7, True)
-    expected = weights.copy()
-    for q in range(7):
-        for k in (0, 3):
-            if k != q:
-                expected[q, q] += expected[q, k]
-                expected[q, k] = 0
-    given: Any = weights if kind == "numpy" else torch.as_tensor(weights)
-    moved = kept_at_home(given, (0, 3))
-    np.testing.assert_allclose(moved, expected, atol=1e-15)
-    np.testing.assert_allclose(moved.sum(-1), 1, atol=1e-15)
-    assert kept_at_home(given, ()) is given
-    np.testing.assert_array_equal(weights, attention(np.random.default_rng(1), 7, True))  # the input is unchanged
-
-
-@pytest.mark.parametrize("sinks", ["drop", None, 1])
-def test_other_words_are_refused(sinks: Any) -> None:
-    with pytest.raises(af.InputError, match=f"sinks={sinks!r}: expected one of 'keep', 'residual'"):
-        check_sinks(sinks)

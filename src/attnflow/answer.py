@@ -147,7 +147,6 @@ class Answer:
         signed: bool = False,
         layer: int = -1,
         residual: float = 0.5,
-        sinks: str = "keep",
         edges: str | None = None,
     ) -> TokenAttention:
         """Return what each token or unit of the prompt gave to the answer, as a share of what the whole prompt gave.
@@ -172,7 +171,7 @@ class Answer:
             "answer_inputs" (for a prompt with an image: answer edges followed all the way down, to words and patches);
             "fading" (how fast the answer's log-probability falls as attention to a unit fades); "combined" (both on one
             scale, see `attnflow.answer_rows.combined`); "raw", "rollout" or "flow" of the attention graph, with layer,
-            residual, sinks and edges as in `Trace`. The values of a unit's tokens are added up. Flows to tokens share
+            residual and edges as in `Trace`. The values of a unit's tokens are added up. Flows to tokens share
             edges, so flow needs unit="token".
         signed: return parts of the log-odds (the default method is then "answer_rows"), including the first token; what
             counts against the answer is negative. For fading these are slopes, for "combined" the sum of both.
@@ -213,7 +212,7 @@ class Answer:
             if method == "flow" and unit != "token":
                 raise InputError('flows to tokens share edges and do not add up: give unit="token"')
             self._check_weights()
-            values, about = self._graph.scores(method, tokens, layer, residual, sinks, edges)
+            values, about = self._graph.scores(method, tokens, layer, residual, edges)
             merged = by_units(values, units.groups)
         if verify:
             return self._verified(tokens, units, unit, merged, verify, about)

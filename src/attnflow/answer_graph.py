@@ -48,13 +48,13 @@ class AnswerGraph:
         return self._trace(None, range(len(self.ids)))
 
     def scores(
-        self, method: str, tokens: Sequence[int], layer: int, residual: float, sinks: str, edges: str | None
+        self, method: str, tokens: Sequence[int], layer: int, residual: float, edges: str | None
     ) -> tuple[Floats, dict[str, Any]]:
         """Return what the graph gives each token of the prompt: the mean over the positions that decide the span."""
         n = len(self.prompt.ids)
         trace = self._trace(edges, tokens)
         queries = list(tokens) if self.two_stacks else [n - 1 + t for t in tokens]
-        options: dict[str, Any] = {"query": queries, "layer": layer, "sinks": sinks}
+        options: dict[str, Any] = {"query": queries, "layer": layer}
         result = getattr(trace, method)(**options, **({} if method == "raw" else {"residual": residual}))
         values: Floats = result.values[0].mean(0)[:n].astype(np.float64)
         return values, {k: v for k, v in result.provenance.items() if k in KEPT}

@@ -17,11 +17,11 @@ SIGNED = (INPUTS, "integrated_gradients", "shapley")
 """Methods whose values may be negative: what counts against the answer."""
 
 OPTIONS = (
-    "words", "query", "layers", "edges", "normalize", "residual", "sinks", "receptive_field", "answer", "of", "target",
+    "words", "query", "layers", "edges", "normalize", "residual", "receptive_field", "answer", "of", "target",
 )  # fmt: skip
 """What a method can be told: arguments of `Model.trace`, of its own, or of `Model`."""
 
-_ABOUT_A_STATE = frozenset({"words", "query", "layers", "edges", "sinks", "target"})
+_ABOUT_A_STATE = frozenset({"words", "query", "layers", "edges", "target"})
 _TAKEN = {
     "raw": _ABOUT_A_STATE,
     **dict.fromkeys(LAYERED[1:], _ABOUT_A_STATE | {"residual", "receptive_field"}),

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attnflow._arrays import Array, ArrayT, eye_like
-from attnflow.errors import InputError
-
-SINKS = ("keep", "residual")
+from attnflow._arrays import Array
 
 SHORT = 0.5
 """The value of a sink is at most this fraction of the median length of values."""
 
 FAR = 4.0
 """A sink takes at least this many times its value's share of the attention."""
-
-
-def check_sinks(sinks: str) -> None:
-    if not isinstance(sinks, str) or sinks not in SINKS:
-        raise InputError(f"sinks={sinks!r}: expected one of {', '.join(map(repr, SINKS))}")
 
 
 def sink_positions(weights: Array, lengths: Array) -> tuple[int, ...]:
@@ -63,26 +55,6 @@ def short_values(lengths: Array) -> list[int]:
 def _median(lengths: Array) -> float:
     ordered = sorted(lengths.tolist())
     return float(ordered[len(ordered) // 2])
-
-
-def kept_at_home(weights: ArrayT, positions: Sequence[int]) -> ArrayT:
-    """Keep at q what goes from q to a sink k ≠ q: add it to ``W[q, q]``. Rows keep their sums.
-
-    weights: square, ``[…, query, key]``. positions: the sinks.
-
-    >>> import numpy as np
-    >>> kept_at_home(np.array([[1, 0], [0.75, 0.25]]), [0]).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
-    if not len(positions):
-        return weights
-    at: Any = list(positions)
-    n = int(weights.shape[-1])
-    own: Array = eye_like(weights, n)
-    removed: Array = weights[..., at] * (1 - own[:, at])  # [query, sink]
-    moved: ArrayT = weights + removed.sum(-1)[..., None] * own
-    moved[..., at] -= removed
-    return moved
 
 
 def share_of(values: Any, positions: Sequence[int]) -> float:

@@ -26,7 +26,6 @@ from attnflow.reliability import FlowBound, Notes
 from attnflow.result import TokenAttention
 from attnflow.rollout import rollout as rollout_of
 from attnflow.selection import Query, Row, head_name, select_layers, select_positions
-from attnflow.sinks import check_sinks
 from attnflow.texts.groups import PositionGroups, Positions
 from attnflow.trace_results import Chosen, natural, notes_of_rows, result_of, with_mixed, witnesses
 
@@ -62,24 +61,24 @@ class Trace(Pass):
 
         return of_trace(self)._repr_html_()
 
-    def graph(self, residual: float = 0.5, sinks: str = "keep") -> Floats | list[Floats]:
+    def graph(self, residual: float = 0.5) -> Floats | list[Floats]:
         """Return the attention graph as numpy: [layer, query, key], or a list of matrices if sizes differ.
 
-        Arguments as in `rollout`.
+        residual: as in `rollout`.
         """
         check_residual(residual)
-        matrices = [to_numpy(step.graph(residual)) for step in self._steps(sinks)]
+        matrices = [to_numpy(step.graph(residual)) for step in self.steps]
         return np.stack(matrices) if len({m.shape for m in matrices}) == 1 else matrices
 
-    def raw(self, query: Query = None, layer: Layers = None, sinks: str = "keep") -> TokenAttention:
+    def raw(self, query: Query = None, layer: Layers = None) -> TokenAttention:
         """Return raw attention: the weights of each layer, heads reduced, without the residual connection.
 
         query: as in `rollout`.
 
-        If a layer has two attentions (a decoder over source and target), it is the mean of both. sinks: as in `rollout`.
+        If a layer has two attentions (a decoder over source and target), it is the mean of both.
         """
         layers, chosen = self._selected(query, layer)
-        steps = self._steps(sinks)
+        steps = self.steps
         matrices = []
         for l in layers:
             below = self.ends[l - 1] + 1 if l else 0
@@ -90,8 +89,8 @@ class Trace(Pass):
                     mean = mean @ step.weights
             matrices.append(to_numpy(mean))
         values = chosen.mixed(np.stack(matrices))
-        notes = notes_of_rows(self, "raw", values[-1], layers, chosen, sinks)
-        return result_of(self, "raw", values, layers, chosen, {"layer": layers}, sinks, notes=notes)
+        notes = notes_of_rows(self, "raw", values[-1], layers, chosen)
+        return result_of(self, "raw", values, layers, chosen, {"layer": layers}, True, notes=notes)
 
     def rollout(
         self,
@@ -100,7 +99,6 @@ class Trace(Pass):
         residual: float = 0.5,
         receptive_field: str | None = None,
         start: int = 0,
-        sinks: str = "keep",
     ) -> TokenAttention:
         """Return attention rollout (Eq. 1).
 
@@ -109,11 +107,10 @@ class Trace(Pass):
         residual: the weight of the residual connection.
         receptive_field: None, "ratio", "difference" or "layer"; see `attnflow.receptive`.
         start: the lowest layer that is multiplied; 0 leads to the input, others to the states below that layer.
-        sinks: "residual" keeps what goes to a sink at its position; see `attnflow.sinks.sink_positions`.
         """
         layers, chosen = self._selected(query, layer)
         check_residual(residual)
-        steps = self._steps(sinks)
+        steps = self.steps
         lowest = index(start, len(self.ends), "start")
         layers = [l for l in layers if l >= lowest] if layer is None else layers
         if min(layers) < lowest:
@@ -132,15 +129,15 @@ class Trace(Pass):
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "start": start}
         if receptive_field is not None:
             return result_of(
-                self, "rollout", self._relative(method, steps, receptive_field), layers, chosen, recipe, sinks
+                self, "rollout", self._relative(method, steps, receptive_field), layers, chosen, recipe, True
             )
         matrices = graphs([step.weights for step in steps])
         values = chosen.mixed(to_numpy(rollout_of(matrices, queries=chosen.rows, start=first, layers=ends)))
-        notes = notes_of_rows(self, "rollout", values[-1], layers, chosen, sinks)
+        notes = notes_of_rows(self, "rollout", values[-1], layers, chosen)
         if others := witnesses(self, layers):
             their = to_numpy(rollout_of(matrices, queries=others, start=first, layers=ends[-1]))[0]
             notes = with_mixed(notes, values[-1], chosen, their, others, "rollout")
-        return result_of(self, "rollout", values, layers, chosen, recipe, sinks, notes=notes)
+        return result_of(self, "rollout", values, layers, chosen, recipe, True, notes=notes)
 
     def flow(
         self,
@@ -149,7 +146,6 @@ class Trace(Pass):
         residual: float = 0.5,
         receptive_field: str | None = None,
         normalize: bool = False,
-        sinks: str = "keep",
     ) -> TokenAttention:
         """Return attention flow: the exact maximum flow to each input. Arguments as in `rollout`.
 
@@ -158,7 +154,7 @@ class Trace(Pass):
         """
         layers, chosen = self._selected(query, layer)
         check_residual(residual)
-        steps = self._steps(sinks)
+        steps = self.steps
 
         def method(weights: Sequence[Tensor]) -> Floats:
             divided = normalize and receptive_field is not None  # before the comparison with uniform attention
@@ -170,10 +166,10 @@ class Trace(Pass):
         notes: list[Notes] = []
         if receptive_field is None:
             bounds = _flow_bounds(steps[0], steps[self.ends[layers[-1]]], residual, chosen)
-            notes = notes_of_rows(self, "flow", values[-1], layers, chosen, sinks, bounds)
+            notes = notes_of_rows(self, "flow", values[-1], layers, chosen, bounds)
             values = normalized(values) if normalize else values
         recipe = {"layer": layers, "residual": residual, "receptive_field": receptive_field, "normalize": normalize}
-        return result_of(self, "flow", values, layers, chosen, recipe, sinks, notes=notes)
+        return result_of(self, "flow", values, layers, chosen, recipe, True, notes=notes)
 
     def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
         """Return what the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
@@ -385,21 +381,6 @@ class Trace(Pass):
         if any(step.sinks is None for step in steps):
             return None
         return tuple(sorted({position for step in steps for position in step.sinks or ()}))
-
-    def _steps(self, sinks: str) -> tuple[Step, ...]:
-        """Return the steps, without what goes to sinks if that was requested.
-
-        Sinks belong to tokens: for words, they are computed before the words are merged.
-        """
-        check_sinks(sinks)
-        if sinks == "keep":
-            return self.steps
-        if self.unmerged is None:
-            return tuple(step.without_sinks() for step in self.steps)
-        return tuple(
-            replace(step, weights=merge(of_tokens.weights.double()[None], self.word_groups or ())[0])
-            for of_tokens, step in zip(self.unmerged._steps(sinks), self.steps, strict=True)
-        )
 
     def query_positions(self, query: Query) -> list[int]:
         """Return positions among the queries: see `attnflow.selection.select_positions`."""

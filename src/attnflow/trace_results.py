@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from attnflow._arrays import to_numpy
 from attnflow.reliability import FlowBound, Labels, Notes, mixed_notes, of_rows, row_notes
 from attnflow.result import TokenAttention
 from attnflow.selection import Row
@@ -61,20 +59,20 @@ def result_of(
     layers: list[int],
     chosen: Chosen,
     recipe: dict[str, Any],
-    sinks: str | None = None,
+    sees_sinks: bool = False,
     words: bool = True,
     notes: Sequence[Notes] = (),
 ) -> TokenAttention:
     """Return values [layer, query, input] as a labelled result.
 
-    sinks: how sinks were treated, if the method sees them. notes: on each row of the highest layer.
+    sees_sinks: whether sinks take a share of this method. notes: on each row of the highest layer.
     words: whether the values come from the graph, which can be merged into words.
     """
     options = {k: v for k, v in recipe.items() if k != "layer" and v is not None and v is not False}
     if options.get("start") == 0:
         del options["start"]
-    if sinks is not None:
-        options |= _sink_report(trace, method, values, layers, chosen, sinks)
+    if sees_sinks:
+        options |= _sink_report(trace, method, values, layers)
     queries, query_tokens = _queries(trace, chosen, _named(trace, layers))
     if chosen.row is not None and not chosen.row.refusal:
         options["query_weights"] = query_weights({queries[0]: chosen.row})
@@ -97,7 +95,7 @@ def result_of(
         patches=trace.patches,
         provenance={**trace.provenance, **options},
         source=trace if words else None,
-        recipe=recipe if sinks in (None, "keep") else {**recipe, "sinks": sinks},
+        recipe=recipe,
         image=None if trace.patches is None else trace.image,
     )
 
@@ -121,12 +119,11 @@ def notes_of_rows(
     values: Floats,
     layers: Sequence[int],
     chosen: Chosen,
-    sinks: str = "keep",
     bounds: Sequence[FlowBound] | None = None,
 ) -> list[Notes]:
     """Return notes on each row of the highest layer, ``values[query, input]``."""
     through = [layers[-1]] if method == "raw" else range(layers[-1] + 1)
-    known = (trace.sinks(through) or ()) if sinks == "keep" else ()
+    known = trace.sinks(through) or ()
     each = list(bounds) if bounds is not None else [None] * len(values)
     causal = not trace.parts and trace.default_query == len(trace.tokens) - 1
     labels = Labels(trace.tokens, trace.special, known, causal)
@@ -161,27 +158,10 @@ def _named(trace: Trace, layers: Sequence[int]) -> bool:
     return bool(trace.steps[trace.ends[layers[0]]].weights.shape[0] == len(trace.tokens))
 
 
-def _sink_report(
-    trace: Trace, method: str, values: Floats, layers: list[int], chosen: Chosen, sinks: str
-) -> dict[str, Any]:
-    """Return which positions are sinks, and what went to them, as parts of the provenance.
-
-    share: if sinks are kept, their share of the values at the highest layer, mean over the queries; otherwise their share
-    of the attention of these queries, mean over the layers.
-    """
-    through = layers if method == "raw" else range(max(layers) + 1)
-    positions = trace.sinks(through)
-    if not positions and sinks == "keep":
+def _sink_report(trace: Trace, method: str, values: Floats, layers: list[int]) -> dict[str, Any]:
+    """Return which positions are sinks, and their share of the values at the highest layer, mean over the queries."""
+    positions = trace.sinks(layers if method == "raw" else range(max(layers) + 1))
+    if not positions:
         return {}
-    positions = positions or ()
-    if sinks == "keep":
-        row = np.maximum(values[-1], 0).mean(0)
-    else:
-        attention = torch.stack([trace.steps[trace.ends[l]].weights[chosen.rows] for l in through])
-        row = chosen.mixed(to_numpy(attention)).mean((0, 1))
-    report: dict[str, Any] = {
-        "mode": sinks,
-        "positions": list(positions),
-        "share": round(share_of(row, positions), 4),
-    }
-    return {"sinks": report}
+    row = np.maximum(values[-1], 0).mean(0)
+    return {"sinks": {"positions": list(positions), "share": round(share_of(row, positions), 4)}}

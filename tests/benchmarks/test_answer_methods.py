@@ -41,7 +41,6 @@ def test_scores_have_the_prompt_s_shape(decoder: af.Model, case: tuple[list[int]
         ("answer rows", {}),
         ("raw last layer", {"method": "raw"}),
         ("rollout", {"method": "rollout"}),
-        ("rollout without sinks", {"method": "rollout", "sinks": "residual"}),
         ("flow", {"method": "flow"}),
         ("answer · rollout", {"method": "rollout", "edges": "answer"}),
     ],

@@ -53,21 +53,8 @@ def test_a_planted_sink_is_seen_wherever_it_stands() -> None:
         kept = trace.rollout(layer=-1)
         row = kept.row()
         report = kept.provenance["sinks"]
-        assert report["mode"] == "keep" and report["positions"] == [place]
+        assert report["positions"] == [place]
         assert report["share"] == pytest.approx(row[place] / row.sum(), abs=1e-4)
-        moved = trace.rollout(layer=-1, sinks="residual")
-        graph = trace.graph(sinks="residual")
-        assert (np.delete(graph[:, :, place], place, 1) == 0).all()
-        np.testing.assert_allclose(graph.sum(-1), 1, atol=1e-6)
-        np.testing.assert_allclose(moved.values, af.rollout(graph, queries=-1, layers=-1), atol=1e-6)
-        assert moved.row()[place] < 1e-6
-        expected = np.mean([float(step.weights[-1, place]) for step in trace.steps])
-        assert moved.provenance["sinks"] == {"mode": "residual", "positions": [place], "share": round(expected, 4)}
-        np.testing.assert_allclose(
-            trace.flow(layer=-1, sinks="residual").values, af.flow(graph, queries=-1, layers=-1), atol=1e-6
-        )
-        raw = trace.raw(layer=0, sinks="residual")
-        assert raw.row()[place] == 0 and raw.row().sum() == pytest.approx(1, abs=1e-6)
 
 
 def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
@@ -83,8 +70,6 @@ def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
     assert [note[:40] for note in raw.reliability] == [
         f"{100 * raw.row()[0]:.0f} % of this raw attention is on '!', a sink"[:40]
     ] * int(raw.row()[0] >= 0.9)
-    (note,) = trace.rollout(layer=-1, sinks="residual").reliability
-    assert "stays at the query" in note and "sink" not in note
     words = trace.rollout(layer=-1).words()
     assert words.reliability and words.provenance["sinks"]["positions"] == [0]
     linear = sinking().trace({"input_ids": torch.tensor([[1, 6, 7, 8, 9, 10, 11]])}, memory="linear")
@@ -98,24 +83,9 @@ def test_one_line_says_that_a_sink_takes_nearly_all() -> None:
     assert plain.rollout().reliability == ()
 
 
-def test_words_come_after_sinks() -> None:
-    model = sinking()
-    tokens = [1, *model.encode(TEXT).tensors["input_ids"][0].tolist()]
-    trace = model.trace(model.tokenizer.decode(tokens))
-    merged = af.merge(trace.graph(sinks="residual"), trace.words().word_groups)
-    np.testing.assert_allclose(trace.words().graph(sinks="residual"), merged, atol=1e-6)
-    result = trace.rollout(sinks="residual")
-    np.testing.assert_allclose(result.words().values, trace.words().rollout(sinks="residual").values)
-    assert result.words().provenance["sinks"]["mode"] == "residual"
-
-
 def test_where_sinks_are_not_known() -> None:
-    message = r'sinks="residual" needs to know which positions are sinks, and this trace does not'
     edged = gpt2().trace(TEXT, edges="value-norm")
     summary = af.wrap(hf("T5ForConditionalGeneration", d_model=16, d_kv=8, num_layers=2, num_heads=2, d_ff=32)())
     target = summary.trace({"input_ids": IDS, "decoder_input_ids": IDS[:, :4]})
     for trace in (edged, target):
         assert "sinks" not in trace.rollout().provenance
-        for ask in (trace.raw, trace.rollout, trace.flow, trace.graph):
-            with pytest.raises(af.InputError, match=message):
-                ask(sinks="residual")

@@ -76,8 +76,6 @@ def test_show(attnflow: Command, model: str, tmp_path: Path, monkeypatch: pytest
         (["--importance", "full"], "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all tokens; attnflow compare has --importance too"),
         (["--importance", "much", "-o", "x.html"], "importance 'much': expected none, fast, full, or a number of seconds for blank-out"),
         (["--residual", "2"], "residual '2': expected a number between 0 and 1"),
-        (["--sinks", "drop"], "sinks='drop': expected one of 'keep', 'residual'"),
-        (["--edges", "value-norm", "--sinks", "residual"], "sinks=\"residual\" needs to know which positions are sinks"),
         (["--receptive-field", "big"], "receptive_field='big': expected one of 'ratio', 'difference', 'layer', or None for none"),
         (["--method", "gradient", "--answer", "0", "-o", "x.html", "--importance", "none"], "--importance needs the page of a text, which has no --answer"),
     ],
@@ -135,14 +133,6 @@ def test_a_page_of_bytes_that_are_no_text_is_refused_as_the_terminal_refuses_it(
         assert printed.out == "" and printed.err == (
             "attnflow: the text contains bytes that are not UTF-8: decode it with its own encoding first\n"
         )
-
-
-def test_compare_with_another_residual_and_sinks_that_stay(attnflow: Command, model: str) -> None:
-    trace = af.load(model).trace("the key")
-    result = json.loads(
-        attnflow("compare", "the key", "-m", model, "--residual", "0.3", "--sinks", "residual", "--json").out
-    )
-    assert np.allclose(result["values"]["rollout"], trace.rollout(layer=-1, residual=0.3, sinks="residual").row())
 
 
 def test_messages_name_python_arguments(attnflow: Command, tmp_path: Path) -> None:

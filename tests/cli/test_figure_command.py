@@ -164,7 +164,6 @@ MISTAKES = [
     (["graph", "weights.npy", "--tokens", "a b"], "2 tokens for weights of 4 positions"),
     (["graph", "weights.npy", "-m", "x"], "--model cannot be combined with files: leave it out, or give a text"),
     (["graph", "weights.npy", "a text"], "texts and files together: give only texts, or only files"),
-    (["graph", "weights.npy", "--sinks", "residual"], "--sinks residual needs the model: give a text, or leave it out"),
     (["graph", "two.npz"], "has the arrays one, other: expected one array, or one that is called weights"),
     (["graph", "objects.npy"], "expected numbers that numpy.save or numpy.savez wrote, no pickled objects"),
     (["graph", "flow.json", "--tokens", "a"], "saved results have their own, so leave it out"),

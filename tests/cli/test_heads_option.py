@@ -43,8 +43,8 @@ def test_one_head_is_a_result_of_its_own(attnflow: Any, trace: af.Trace, tmp_pat
         (["--heads", "previous"], "--heads 'previous': expected a head such as L3.5"),
         (["--heads", "L1.1", "--layer", "L1"], "--layer L1: --heads L1.1 already names a layer, so leave --layer out"),
         (
-            ["--heads", "L1.1", "--sinks", "residual"],
-            "--sinks cannot be combined with --heads, which shows attention weights unchanged: leave --sinks out",
+            ["--heads", "L1.1", "--residual", "0.3"],
+            "--residual cannot be combined with --heads, which shows attention weights unchanged: leave --residual out",
         ),
     ],
 )

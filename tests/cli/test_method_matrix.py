@@ -41,7 +41,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gradient edges": {"edges": "attention-gradient"},
     "normalize": {"edges": "attention-gradient", "normalize": "rows"},
     "residual": {"residual": 0.3},
-    "sinks": {"sinks": "residual"},
     "receptive_field": {"receptive_field": "ratio"},
     "answer": {"answer": OTHER},
     "answer of edges": {"edges": "gradient", "answer": OTHER},
@@ -96,7 +95,7 @@ def by_library(model: af.Model, method: str, options: dict[str, Any]) -> af.Toke
         return trace.answer_inputs(signed="shares")
     if method == "answer_rows":
         return trace.answer_rows(options.get("query"))
-    more = {name: options[name] for name in ("residual", "receptive_field", "sinks") if name in options}
+    more = {name: options[name] for name in ("residual", "receptive_field") if name in options}
     layer = 0 if "layers" in options else -1
     return getattr(trace, method)(options.get("query"), layer, **more)
 
@@ -124,9 +123,7 @@ def test_show_does_what_the_library_does_or_says_what_to_do(
     assert np.allclose(printed["values"], expected.values, atol=1e-6)
     assert printed["tokens"] == list(expected.tokens) and printed["query_tokens"] == list(expected.query_tokens)
     plain = by_library(model, method, {})
-    if name == "sinks":  # a small model need not have sinks
-        assert printed["provenance"]["sinks"]["mode"] == "residual"
-    elif name == "answer":  # of two classes, each is as important as the other
+    if name == "answer":  # of two classes, each is as important as the other
         assert printed["provenance"]["answer"]["name"] == options["answer"] != plain.provenance["answer"]["name"]
     elif options:
         assert expected.values.shape != plain.values.shape or not np.allclose(expected.values, plain.values, atol=1e-9)
@@ -172,7 +169,6 @@ def test_every_method_writes_every_kind_of_file(
     [
         ["--edges", "alti"],
         ["--method", "gradient", "--answer", OTHER],
-        ["--sinks", "residual"],
     ],
 )
 def test_a_page_of_what_the_page_of_a_text_has_not_shows_the_values(
@@ -201,9 +197,9 @@ def test_heads_over_words(show: Command, model: af.Model) -> None:
     assert np.allclose(printed["values"], expected.values, atol=1e-6)
 
 
-@pytest.mark.parametrize("option", ["edges", "normalize", "residual", "sinks", "receptive_field", "answer", "of"])
+@pytest.mark.parametrize("option", ["edges", "normalize", "residual", "receptive_field", "answer", "of"])
 def test_heads_say_which_options_to_leave_out(show: Command, option: str) -> None:
-    options = {"edges": "value-norm", "of": "logit", "sinks": "residual", "residual": 0.3, "normalize": "rows"}
+    options = {"edges": "value-norm", "of": "logit", "residual": 0.3, "normalize": "rows"}
     message = show("--heads", "L1.1", *written({option: options.get(option, "ratio")}), status=2).err
     name = f"--{option.replace('_', '-')}"
     assert f"leave {name} out, or use --method rollout without --heads" in message

@@ -211,7 +211,6 @@ def test_a_job_about_answers_goes_on_to_the_same_bytes(tmp_path: Path, monkeypat
         ({"answer": "no", "max_new_tokens": 3}, "max_new_tokens=3 limits what the model writes, but answer='no' already gives the answer: leave one of them out"),
         ({"methods": "gather"}, "method 'gather': expected some of answer_rows, fading, combined, raw, rollout, flow, separated by commas"),
         ({"methods": "fading", "layers": "L1"}, "layers='L1' applies to raw, rollout, flow, not to fading: leave it out"),
-        ({"sinks": "residual"}, "sinks='residual' applies to raw, rollout, flow, not to the default method: leave it out"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_with_answers(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:

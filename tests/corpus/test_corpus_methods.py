@@ -31,7 +31,7 @@ from helpers.small_models import bert as bert_of  # noqa: E402
 from helpers.small_models import gpt2  # noqa: E402
 
 TEXTS = ["the key to the cabinet", "", "nobody is able to answer", "caf\udce9", "the unbelievable book?"]
-SETTINGS = ("edges", "of", "sinks", "answer")
+SETTINGS = ("edges", "of", "answer")
 IMPORTANCE = ("blank_out", "gradient", "integrated_gradients", "shapley")
 
 
@@ -76,9 +76,7 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
         return result.words() if options.get("words") else result
     edges = {name: options[name] for name in ("edges", "normalize", "answer", "of") if name in options}
     trace = model.trace(text, **(edges if "edges" in options else {}))
-    more = {"sinks": options["sinks"]} if "sinks" in options else {}
-    if "residual" in options and method != "raw":
-        more["residual"] = options["residual"]
+    more = {"residual": options["residual"]} if "residual" in options and method != "raw" else {}
     trace = trace.words() if options.get("words") else trace
     return getattr(trace, method)(options.get("query"), **more)
 
@@ -98,7 +96,6 @@ def expected_of(model: Any, text: str, method: str, options: dict[str, Any]) -> 
         (gpt2, ("answer_inputs", "answer_rows"), {}),
         (gpt2, ("raw", "rollout"), {"edges": "gradient", "of": "log-odds"}),
         (gpt2, ("rollout", "answer_rows", "gradient"), {}),
-        (gpt2, ("raw", "rollout", "flow"), {"sinks": "residual"}),
         (gpt2, ("blank_out",), {"answer": "the key"}),
     ],
 )  # fmt: skip
@@ -209,7 +206,6 @@ ABOUT = "answer_inputs, answer_rows, blank_out, gradient, integrated_gradients, 
         ({"residual": "measured"}, "residual='measured': expected a number between 0 and 1 (the paper uses 0.5)"),
         ({"unit": "word"}, "unit='word' requires answers=True: give that too, or leave it out"),
         ({"methods": "gradient", "answer": "maybe"}, "answer='maybe' is not a class of this model: expected one of 'no', 'yes'"),
-        ({"edges": "value-norm", "sinks": "residual"}, 'sinks="residual" needs to know which positions are sinks'),
         ({"methods": "answer_rows", "answer_column": "gold"}, "answer_column='gold' names a column, and t.txt has no columns: leave it out, or give only tables"),
     ],
 )  # fmt: skip
@@ -217,7 +213,7 @@ def test_what_does_not_go_together_is_refused_before_a_folder_is_made(
     options: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     message = refused(write(tmp_path / "t.txt", TEXTS), tmp_path / "out", bert(), **options)
-    assert message == sentence or (message.startswith(sentence) and options.get("sinks") == "residual")
+    assert message == sentence
     assert not (tmp_path / "out").exists()
 
 

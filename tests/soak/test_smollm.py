@@ -77,9 +77,8 @@ def test_sinks_of_a_real_decoder(smollm: af.Model) -> None:
     first = [layer for layer, step in enumerate(trace.steps) if step.sinks == (0,)]
     assert len(first) >= 20 and trace.sinks() == (0,)
     result = trace.rollout(layer=-1)
-    assert result.row()[0] > 0.99 and result.provenance["sinks"] == {"mode": "keep", "positions": [0], "share": 1.0}
+    assert result.row()[0] > 0.99 and result.provenance["sinks"] == {"positions": [0], "share": 1.0}
     assert "'The', a sink" in result.reliability[0]
-    assert trace.rollout(layer=-1, sinks="residual").row()[0] < 0.5
     long = smollm.trace(
         "The harbour master kept a log. Each evening he wrote the names of the ships, and of the crews."
     )

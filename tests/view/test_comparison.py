@@ -56,12 +56,11 @@ def test_a_comparison_says_what_a_sink_takes_and_can_leave_it_where_it_is() -> N
     assert list(kept.reliability) == list(kept.notes) == expected
     assert any("of this rollout is on" in note for note in expected) and any("can flow to" in note for note in expected)
     assert kept.to_dict()["notes"] == kept.to_dict()["provenance"]["reliability"] == expected
-    moved = compare(decoder, text, importance={"gradient": {"of": "logit"}}, sinks="residual", residual=0.3)
-    assert not any("a sink" in note for note in moved.notes)
+    moved = compare(decoder, text, importance={"gradient": {"of": "logit"}}, residual=0.3)
     for name, options in (("raw", {}), ("rollout", {"residual": 0.3}), ("flow", {"residual": 0.3})):
-        expected = getattr(trace, name)(layer=-1, sinks="residual", **options).row()
+        expected = getattr(trace, name)(layer=-1, **options).row()
         np.testing.assert_array_equal(moved.row(name), expected)
-    assert moved.provenance["sinks"]["mode"] == "residual" and moved.provenance["residual"] == 0.3
+    assert moved.provenance["residual"] == 0.3
 
 
 @pytest.fixture(scope="module")

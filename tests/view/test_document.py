@@ -371,7 +371,7 @@ def test_a_result_without_its_trace_is_a_page_of_its_values(trace: Any, tmp_path
 
 @pytest.mark.parametrize("make", [
     lambda t: t.flow().normalized(), lambda t: t.flow(normalize=True), lambda t: t.rollout(start=2),
-    lambda t: t.rollout().without_special().normalized(), lambda t: t.rollout(layer=-1, sinks="residual"),
+    lambda t: t.rollout().without_special().normalized(),
 ])  # fmt: skip
 def test_a_page_has_the_numbers_of_its_result(trace: Any, make: Any) -> None:
     """Values that the page would not recompute from the trace are shown as they are."""
@@ -410,7 +410,7 @@ def test_a_document_says_why_its_rows_must_not_be_read() -> None:
     assert own["query"] is None and own["notes"]["flow"] == [[]] * 5 + [list(trace.flow().reliability)]
 
 
-@pytest.mark.parametrize("options", [{"sinks": "residual"}, {"receptive_field": "layer"}])
+@pytest.mark.parametrize("options", [{"start": 1}, {"receptive_field": "layer"}])
 def test_what_a_page_cannot_compute_is_a_page_of_its_values(trace: Any, options: Any) -> None:
     result = trace.rollout(layer=-1, **options)
     shown = page.of_result(result).document

@@ -55,10 +55,10 @@ SENTENCE = result([0.1, 0, 0.25, 0.5, 0.15], ["[CLS]", "the", "key", "cabinets",
 
 
 def test_reliability_stands_below_the_row_that_it_is_about() -> None:
-    how = {"residual": 0.3, "sinks": {"mode": "residual"}, "reliability": ["98 % of this is on \x1b[1m, a sink"]}
+    how = {"residual": 0.3, "reliability": ["98 % of this is on \x1b[1m, a sink"]}
     noted = replace(result([0.9, 0.1], provenance=how), values=[[[0.5, 0.5]], [[0.9, 0.1]]], layers=[4, 5])
     lines = printed(render(noted)).splitlines()
-    assert lines[0] == "rollout (sinks residual) · query [CLS] · L6"
+    assert lines[0] == "rollout · query [CLS] · L6"
     assert lines[-1] == "98 % of this is on \\x1b[1m, a sink" and lines[-2].startswith("1  t1")
     assert "98 %" not in printed(render(noted, layer=4))
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from attnflow._arrays import FloatArray
-from attnflow.errors import InputError
 from attnflow.graph import with_residual
 from attnflow.selection import Row
-from attnflow.sinks import kept_at_home, sink_positions
+from attnflow.sinks import sink_positions
 
 if TYPE_CHECKING:
     from attnflow.capture.inside import Inside
@@ -57,17 +56,6 @@ class Step:
     def sinks(self) -> tuple[int, ...] | None:
         """The keys that are sinks here according to `attnflow.sinks.sink_positions`; None if no values were seen."""
         return None if self.lengths is None else sink_positions(self.weights, self.lengths)
-
-    def without_sinks(self) -> Step:
-        """Return the step in which attention to a sink stays at its query."""
-        if not self.residual:
-            return self
-        if self.sinks is None:
-            raise InputError(
-                'sinks="residual" needs to know which positions are sinks, and this trace does not: the values of its '
-                'attention were not seen, or it has two stacks of layers, or other edges. Give sinks="keep"'
-            )
-        return replace(self, weights=kept_at_home(self.weights, self.sinks))
 
 
 @dataclass(frozen=True, eq=False)

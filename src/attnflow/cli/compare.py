@@ -20,7 +20,6 @@ from attnflow.cli.options import (
     Of,
     Residual,
     Revision,
-    Sinks,
     Special,
     Target,
     TextArgument,
@@ -38,7 +37,6 @@ from attnflow.cli.options import (
 )
 from attnflow.jobs.progress import Stages
 from attnflow.selection import read_layer, read_query
-from attnflow.sinks import check_sinks
 
 
 def compare(
@@ -51,7 +49,6 @@ def compare(
     words: Words = False,
     special: Special = True,
     residual: Residual = None,
-    sinks: Sinks = "keep",
     target: Target = None,
     of: Of = None,
     importance: Budget = None,
@@ -75,7 +72,6 @@ def compare(
 
     share = read_share(residual)
     budget = read_importance(importance)
-    check_sinks(sinks)
     check_output(output, comparison.WRITERS)
     import attnflow
 
@@ -92,7 +88,7 @@ def compare(
         trace = loaded.trace(text, target=target, truncate=truncate)
         result = comparison.compare(
             loaded, text, query=read_query(query, len(trace.tokens)), layer=read_layer(layer, trace.layer_count),
-            words=words, special=special, residual=0.5 if share is None else share, sinks=sinks, truncate=truncate,
+            words=words, special=special, residual=0.5 if share is None else share, truncate=truncate,
             trace=trace, importance=budget, of=of, progress=stages,
         )  # fmt: skip
     if output is not None:

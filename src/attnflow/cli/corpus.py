@@ -20,7 +20,6 @@ from attnflow.cli.options import (
     Of,
     Residual,
     Revision,
-    Sinks,
     Truncate,
     TrustRemoteCode,
     Words,
@@ -81,7 +80,6 @@ def run(
     edges: EdgeWeights = None,
     normalize: Normalize = None,
     residual: Residual = None,
-    sinks: Sinks = "keep",
     answer: Annotated[
         str | None,
         typer.Option(
@@ -200,7 +198,7 @@ def run(
         sums = explain_corpus(
             source, output, model, methods=",".join(method) if method else None, layers=layer, query=query,
             residual=read_share(residual), receptive_field=receptive_field, words=words, truncate=truncate,
-            edges=edges, normalize=normalize, sinks=sinks, answer=answer,
+            edges=edges, normalize=normalize, answer=answer,
             answer_column=answer_column, of=of, answers=answers, max_new_tokens=tokens, unit=unit, span=span,
             occurrence=occurrence, chat=chat, text=text, pair=pair, id=id,
             whole_files=whole_files, samples=samples, resume=resume, batch_tokens=batch_tokens,

@@ -22,7 +22,6 @@ from attnflow.cli.options import (
     Of,
     Residual,
     Revision,
-    Sinks,
     Special,
     Target,
     Truncate,
@@ -44,7 +43,6 @@ from attnflow.labelled import VIEWS, token_attention
 from attnflow.result import TokenAttention
 from attnflow.result_files import READERS
 from attnflow.selection import read_layers, read_query
-from attnflow.sinks import check_sinks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,7 +131,6 @@ def figure(
         typer.Option(min=1, metavar="N", help="For graph: draw only the N strongest edges of each query and layer."),
     ] = None,
     residual: Residual = None,
-    sinks: Sinks = "keep",
     target: Target = None,
     of: Of = None,
     importance: Budget = None,
@@ -156,7 +153,6 @@ def figure(
     names = VIEWS if methods is None else _methods(methods, kind)
     share = read_share(residual)
     budget = read_importance(importance)
-    check_sinks(sinks)
     for option, is_set, its in (
         ("--strongest", strongest is not None, Kind.graph),
         ("--importance", budget is not None, Kind.compare),
@@ -181,8 +177,6 @@ def figure(
             ):
                 if is_set:
                     raise InputError(f"{option} cannot be combined with files: leave it out, or give a text")
-            if sinks != "keep":
-                raise InputError(f"--sinks {sinks} needs the model: give a text, or leave it out")
             rows = _of_files(files, names, tokens, 0.5 if share is None else share, kind)
             if kind is Kind.compare:
                 _one(layers, max(max(result.layers) for result in rows[0][1].values()) + 1)
@@ -210,7 +204,7 @@ def figure(
                 for text in texts:
                     check_reads_text(loaded, text)
                 stages("model", 0, 1)
-                options: dict[str, Any] = {"residual": 0.5 if share is None else share, "sinks": sinks}
+                options: dict[str, Any] = {"residual": 0.5 if share is None else share}
                 if kind is Kind.compare:
                     from attnflow.view.comparison import compare
 
@@ -370,7 +364,7 @@ def _of_text(
     results: Results = {}
     for name in names:
         stages("flow" if name == "flow" else "model", 0, 1)
-        own = {key: value for key, value in options.items() if name != "raw" or key == "sinks"}
+        own = {key: value for key, value in options.items() if name != "raw"}
         result = getattr(trace, name)("all" if kind is Kind.graph else place, numbers, **own)
         results[name] = result if special else result.without_special()
     if kind is Kind.graph and place is None:

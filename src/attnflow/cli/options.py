@@ -47,13 +47,6 @@ EdgeWeights = Annotated[
 Normalize = Annotated[
     str | None, typer.Option(help="How to normalise --edges: rows, graph or none; by default, as published.")
 ]
-Sinks = Annotated[
-    str,
-    typer.Option(
-        help="What to do with attention to sinks, tokens with near-zero values: keep, or residual (add it to the residual "
-        "connection)."
-    ),
-]
 Target = Annotated[str | None, typer.Option(help="For encoder-decoders: the text that the decoder writes.")]
 ImageFile = Annotated[
     list[Path] | None,

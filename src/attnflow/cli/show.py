@@ -27,7 +27,6 @@ from attnflow.cli.options import (
     Of,
     Residual,
     Revision,
-    Sinks,
     Special,
     Target,
     TextArgument,
@@ -51,7 +50,6 @@ from attnflow.jobs.progress import Stages
 from attnflow.method_table import IMPORTANCE, LAYERED, TEXT_METHODS, check_options, method_name
 from attnflow.result_files import WRITERS
 from attnflow.selection import read_layer, read_query
-from attnflow.sinks import check_sinks
 from attnflow.source_methods import ANSWER_WAYS, INPUTS, METHOD
 
 if TYPE_CHECKING:
@@ -90,7 +88,6 @@ def show(
     words: Words = False,
     special: Special = True,
     residual: Residual = None,
-    sinks: Sinks = "keep",
     normalize: Normalize = None,
     answer: Annotated[
         str | None,
@@ -131,17 +128,16 @@ def show(
     by_default = method is None
     share = read_share(residual)
     budget = read_importance(importance)
-    check_sinks(sinks)
     options = {
         "words": words or None, "query": query, "layers": None if layer == "last" else layer, "edges": edges,
-        "normalize": normalize, "residual": share, "sinks": None if sinks == "keep" else sinks,
+        "normalize": normalize, "residual": share,
         "receptive_field": receptive_field, "answer": answer, "of": of, "target": target,
     }  # fmt: skip
     chosen = {name: value for name, value in options.items() if value is not None}
     if heads is not None:
         check_heads(heads, method, chosen)
     if method is None:
-        about_state = at_state or target is not None or residual is not None or sinks != "keep" or normalize is not None
+        about_state = at_state or target is not None or residual is not None or normalize is not None
         method = "rollout" if about_state or edges not in (None, "answer") else METHOD
     own = method_name(method)
     if own not in TEXT_METHODS:
@@ -154,7 +150,7 @@ def show(
             "--importance needs a page: add -o page.html, or use --method blank-out or --method gradient, which cover all "
             "tokens; attnflow compare has --importance too"
         )
-    beyond = [name for name in chosen if name in ("edges", "answer", "sinks", "receptive_field")]
+    beyond = [name for name in chosen if name in ("edges", "answer", "receptive_field")]
     on_page = as_page and own in ON_A_PAGE and not beyond and heads is None
     if as_page and not on_page and budget is not None:
         reason = f"--{beyond[0]}" if beyond else f"--method {method}"
@@ -251,9 +247,9 @@ def show(
                             f"--{name} all: a table shows one {name}; use --json or --output for all of them"
                         )
             if own == "raw":
-                result = trace.raw(position, number, sinks)
+                result = trace.raw(position, number)
             else:
-                more = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field, "sinks": sinks}
+                more = {"residual": 0.5 if share is None else share, "receptive_field": receptive_field}
                 result = getattr(trace, own)(position, number, **more)
             headline = _headline(trace)
     if reason:

@@ -17,7 +17,6 @@ from attnflow.graph import check_residual
 from attnflow.method_table import LAYERED, TEXT_METHODS, check_options, is_about_answer, method_name
 from attnflow.receptive import check_mode
 from attnflow.selection import read_layer, select_layers
-from attnflow.sinks import check_sinks
 from attnflow.source_methods import ANSWER_WAYS, METHOD, METHODS, TOKENS
 
 BATCH_TOKENS = 2048
@@ -31,7 +30,7 @@ TOGETHER = ("gradient", "attention-gradient", "answer")
 
 DEFAULT = "rollout"
 CHANGING = (
-    "words", "query", "layers", "residual", "receptive_field", "sinks", "edges", "normalize", "answer", "answer_column",
+    "words", "query", "layers", "residual", "receptive_field", "edges", "normalize", "answer", "answer_column",
     "of",
 )  # fmt: skip
 """Options that change what methods compute; each must apply to at least one method of the job."""
@@ -41,7 +40,7 @@ OF_WRITING = ("max_new_tokens", "unit", "span", "occurrence", "chat")
 
 INSTEAD = {"query": "give span=, a part of each answer, instead", "words": "give unit='word' instead"}
 """What does for written answers what an option does for texts."""
-WRITTEN = {"layers": LAYERED, "sinks": LAYERED, "residual": LAYERED[1:], "edges": LAYERED}
+WRITTEN = {"layers": LAYERED, "residual": LAYERED[1:], "edges": LAYERED}
 """The methods for written answers that take each option."""
 
 
@@ -68,7 +67,7 @@ class Options:
 
     layers: from 0.
     batch_tokens: how many tokens run together, padding included.
-    edges, normalize, answer, of, sinks: as in `Model.trace` and `Trace.rollout`.
+    edges, normalize, answer, of: as in `Model.trace`.
     answer_column: the input column with the answer of each text.
     writing: set for jobs that explain what a language model writes.
     """
@@ -85,7 +84,6 @@ class Options:
     normalize: str | None = None
     answer: int | str | None = None
     of: str | None = None
-    sinks: str = "keep"
     answer_column: str | None = None
     writing: Writing | None = None
 
@@ -123,12 +121,7 @@ class Options:
     @property
     def is_traced(self) -> bool:
         """Whether the graph of each text is propagated by its own trace, not in a batch."""
-        return self.words or self.receptive_field is not None or self.is_measured
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the values of layers are measured, to find sinks."""
-        return self.sinks != "keep"
+        return self.words or self.receptive_field is not None
 
     @property
     def has_answers(self) -> bool:
@@ -171,7 +164,6 @@ class Request:
     truncate: bool = False
     edges: str | None = None
     normalize: str | None = None
-    sinks: str = "keep"
     answer: int | str | None = None
     answer_column: str | None = None
     of: str | None = None
@@ -216,7 +208,6 @@ class Request:
         if self.residual is not None:
             check_residual(self.residual)
         check_mode(self.receptive_field)
-        check_sinks(self.sinks)
         if self.answer is not None and self.answer_column is not None:
             raise InputError(
                 f"answer={self.answer!r} applies to all texts and answer_column={self.answer_column!r} gives one per "
@@ -273,7 +264,7 @@ class Request:
         return Options(
             self.names, read_layers(self.layers, layer_count), None if self.query is None else str(self.query),
             0.5 if self.residual is None else float(self.residual), self.receptive_field, self.words, self.truncate,
-            batch_tokens, self.edges, self.normalize, self.answer, self.of, self.sinks, self.answer_column, self.writing,
+            batch_tokens, self.edges, self.normalize, self.answer, self.of, self.answer_column, self.writing,
         )  # fmt: skip
 
 

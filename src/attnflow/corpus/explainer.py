@@ -144,9 +144,7 @@ class Explainer:
                 return [_done(members, answer_rows(self.model, self.options, self.options.writing, encoded))]
             if self.options.is_by_text:
                 return [_done(members, explained(self.model, self.checked, self.options, encoded))]
-            batch = self.model.run_batch(
-                encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=self.options.is_measured
-            )
+            batch = self.model.run_batch(encoded, self.checked, whole_bytes=WHOLE_BYTES, measure=False)
             return list(self._traced(members, encoded, batch))
         except (KeyboardInterrupt, SystemExit):
             raise

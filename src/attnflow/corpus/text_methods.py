@@ -45,7 +45,7 @@ def explained(model: Model, checked: Checked, options: Options, encoded: Sequenc
     """
     graphs: Sequence[Trace | None] = [None] * len(encoded)
     if _needs_attention(options):
-        batch = model.run_batch(encoded, checked, whole_bytes=WHOLE_BYTES, measure=options.is_measured)
+        batch = model.run_batch(encoded, checked, whole_bytes=WHOLE_BYTES, measure=False)
         graphs = [Trace.of(batch.passed(number)) for number in range(len(encoded))]
     rows = []
     for one, graph in zip(encoded, graphs, strict=True):
@@ -138,9 +138,9 @@ def followed(trace: Trace, options: Options) -> tuple[list[int], Scores]:
     places = places_of(options.query, trace.tokens[trace.first_query :], trace.default_query)
     scores: Scores = {}
     for method in options.layered:
-        more: dict[str, Any] = {"sinks": options.sinks}
+        more: dict[str, Any] = {}
         if method != "raw":
-            more |= {"residual": options.residual, "receptive_field": options.receptive_field}
+            more = {"residual": options.residual, "receptive_field": options.receptive_field}
         result = getattr(trace, method)(places, options.layers, **more)
         scores |= zip(score_columns([method], options.layers), result.values, strict=True)
     return places, scores
@@ -178,7 +178,7 @@ def recipe_of(options: Options) -> dict[str, Any]:
     for name in ("receptive_field", "answer", "of", "answer_column"):
         if getattr(options, name) is not None:
             recipe[name] = getattr(options, name)
-    return recipe if options.sinks == "keep" else {**recipe, "sinks": options.sinks}
+    return recipe
 
 
 def _logarithm(probability: float | None) -> float | None:

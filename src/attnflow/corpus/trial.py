@@ -24,7 +24,7 @@ def tried(model: Model, checked: Checked, options: Options, probe: str) -> Optio
 
     probe: a text in place of all others; it need not contain the query or the span.
     """
-    if not (options.is_by_text or options.is_measured or options.writing is not None):
+    if not (options.is_by_text or options.writing is not None):
         return options
     try:
         if options.writing is not None:
@@ -46,7 +46,7 @@ def _try_on_text(model: Model, checked: Checked, options: Options, probe: str) -
     encoded = encode_texts(model, [text], truncate=True)[0]
     if isinstance(encoded, InputError):
         raise encoded
-    graph = Trace.of(model.run_batch([encoded], checked, measure=options.is_measured).passed(0))
+    graph = Trace.of(model.run_batch([encoded], checked, measure=False).passed(0))
     explain_text(model, replace(options, query=None), encoded, graph)
 
 

@@ -80,7 +80,6 @@ def explained_answer(answer: Answer, options: Options, writing: Writing) -> Expl
     units: tuple[str, ...] | None = None
     for method in options.methods:
         more: dict[str, Any] = {"edges": options.edges} if takes(method, "edges") else {}
-        more |= {"sinks": options.sinks} if takes(method, "sinks") else {}
         more |= {"residual": options.residual} if takes(method, "residual") else {}
         for layer in options.layers if method in LAYERED else (-1,):
             result = answer.sources(span, writing.unit, method=method, layer=layer, **more)
@@ -115,7 +114,5 @@ def provenance_of(answer: Answer, options: Options, writing: Writing) -> dict[st
     recipe: dict[str, Any] = {"unit": writing.unit, "span": writing.span, "edges": options.edges}
     if any(takes(method, "residual") for method in options.methods):
         recipe["residual"] = options.residual
-    if options.sinks != "keep":
-        recipe["sinks"] = options.sinks
     settings = {name: value for name, value in recipe.items() if value is not None}
     return {**answer.model.identity(), "answers": True, **settings, "attnflow": __version__}

@@ -224,7 +224,6 @@ def compare(
     words: bool = False,
     special: bool = True,
     residual: float = 0.5,
-    sinks: str = "keep",
     target: str | None = None,
     truncate: bool = False,
     importance: Importance | None = None,
@@ -239,7 +238,7 @@ def compare(
     layer: one layer, counted from 0; negative numbers count from the last.
     words: whether to merge subwords into words.
     special: whether to include special tokens.
-    residual, sinks: as in `Trace.rollout`.
+    residual: as in `Trace.rollout`.
     importance: "none"; "fast" (the default): gradient, and blank-out for up to 20 seconds, starting with the tokens that
         answer edges rank highest; a number of seconds: the same with this limit; "full": both for every token. Or a list of
         gradient, blank-out, integrated-gradients and shapley, or a dict from these to their options. Models without an
@@ -276,9 +275,9 @@ def compare(
     query = position if query is None and not pooled else query
     progress("flow", 0, 1)
     results = {
-        "raw": trace.raw(query, layer, sinks),
-        "rollout": trace.rollout(query, layer, residual, sinks=sinks),
-        "flow": trace.flow(query, layer, residual, sinks=sinks),
+        "raw": trace.raw(query, layer),
+        "rollout": trace.rollout(query, layer, residual),
+        "flow": trace.flow(query, layer, residual),
     }
     rows = {name: result.values[0, 0] for name, result in results.items()}
     for name, result in worth.importances.items():

@@ -70,11 +70,11 @@ def of_result(result: TokenAttention) -> Page:
     """Return the page of the trace that a result came from, opened at the result; without a trace, of its values only.
 
     The page also has only the values if it would compute different ones from the trace: if they are normalised, start above
-    the input, use a receptive field or moved sinks, or are of layers with other positions than the last.
+    the input, use a receptive field, or are of layers with other positions than the last.
     """
     recipe, trace = result.recipe, result.source
     other = "normalized" in result.provenance.get("steps", ()) or recipe.get("normalize") or recipe.get("start")
-    other = other or recipe.get("sinks") or recipe.get("receptive_field") or result.method not in LAYERED
+    other = other or recipe.get("receptive_field") or result.method not in LAYERED
     if trace is None or other or not set(result.layers) <= set(document.shown_layers(trace)):
         return Page(document.of_result(result))
     selected = {

@@ -243,13 +243,12 @@ def explained(result: TokenAttention, query: str) -> list[str]:
 
 
 def method_text(result: TokenAttention) -> str:
-    """Return the method with everything that changes its meaning: edges, receptive field, start, residual, sinks, units
+    """Return the method with everything that changes its meaning: edges, receptive field, start, residual, units
     and the kind of values."""
     how = result.provenance
     more = [f"edges {how['edges']}"] if how.get("edges") and not result.method.startswith("answer_") else []
     more += [f"receptive field {how['receptive_field']}"] if how.get("receptive_field") else []
     more += [f"down to L{how['start'] + 1}"] if isinstance(how.get("start"), int) else []
-    more += ["sinks residual"] if (how.get("sinks") or {}).get("mode") == "residual" else []
     more += ["normalized"] if how.get("normalize") or "normalized" in (how.get("steps") or ()) else []
     more += [f"{how['unit']}s"] if how.get("unit") not in (None, "token") else []
     # shares are the default for a trace, so only other kinds of values are named
