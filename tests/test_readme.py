@@ -82,7 +82,7 @@ def test_commands_in_sentences(attnflow: Command, tmp_path: Path, monkeypatch: p
         attnflow(*words, *(["--help"] if words == ["serve"] else []))
     assert [words[0] for words in commands] == ["corpus", "serve", "figure"]
     assert Path("figure.pdf").is_file() and any(Path("results").glob("*.parquet"))
-    assert {"layers", "compare"} <= set(re.findall(r"`figure (\w+)`", README))
+    assert {"layers"} <= set(re.findall(r"`figure (\w+)`", README))
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])

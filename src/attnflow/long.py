@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from attnflow._arrays import positions
 from attnflow.capture.assemble import natural_query
 from attnflow.capture.check import Checked, half
 from attnflow.capture.inputs import Encoded
-from attnflow.capture.linear import Operands, pass_down, reach_of, row_sums, step, uniform_step
+from attnflow.capture.linear import Operands, pass_down, reach_of, row_sums, step
 from attnflow.capture.operands import PLAIN, VALUED, Descend, run_kept
 from attnflow.capture.passes import Prediction
 from attnflow.capture.runner import Batch, Runner
@@ -24,7 +24,6 @@ from attnflow.edges import BY_LAYERS, Explained, edges_of, explained, normalizat
 from attnflow.edges.weights import Signed, answer_values, evidence_sums, values_named
 from attnflow.errors import InputError, ModelError
 from attnflow.graph import check_residual
-from attnflow.receptive import compared
 from attnflow.reliability import (
     Labels,
     Notes,
@@ -98,30 +97,16 @@ class LinearTrace:
         values = torch.stack([rows[l] for l in self.layers])
         return self._result("raw", values, self._reliability("raw", values[-1]))
 
-    def rollout(self, residual: float = 0.5, receptive_field: str | None = None) -> TokenAttention:
+    def rollout(self, residual: float = 0.5) -> TokenAttention:
         """Return attention rollout of the chosen positions, from each chosen layer down to the input.
 
         ``r(l-1) = (1 - residual) · mean_h P_h(l)ᵀ·r(l) + residual · r(l)``, from the one-hot row of the query down. With
         edges, their rows replace the mean of P, and nothing is added if they contain the residual connection.
         residual: the weight of the residual connection.
-        receptive_field: None, "ratio" or "difference", as in `attnflow.receptive`; the uniform attention is computed
-        without matrices too.
         """
-        if receptive_field not in (None, "ratio", "difference"):
-            raise InputError(
-                f'receptive_field={receptive_field!r}: expected "ratio" or "difference" here, or None for none'
-            )
         check_residual(residual)
-        values = self._rolled(residual, self._edges)
-        options: dict[str, Any] = {"residual": residual}
-        if receptive_field is not None:
-            if self.edges is not None:
-                raise InputError("receptive_field is for attention itself: leave out receptive_field or edges")
-            options["receptive_field"] = receptive_field
-            values = compared(values, self._rolled(residual, _uniform), receptive_field)
-        else:
-            options |= self._reliability("rollout", values[-1])
-        return self._result("rollout", values, options)
+        values = self._rolled(residual)
+        return self._result("rollout", values, {"residual": residual, **self._reliability("rollout", values[-1])})
 
     def answer_rows(self, query: Query = None, signed: Signed = False) -> TokenAttention:
         """Return what the position that answers reads from each input, at all layers: ``T[k] = Σ_l Σ_q E(l)[q, k]``.
@@ -228,7 +213,7 @@ class LinearTrace:
         carried = pass_down(o.scores, every, o.weighing)[0, 0]
         return (o.holds.to(self.device, self.dtype) - carried).clamp(min=0)
 
-    def _rolled(self, residual: float, below: Callable[[Operands, Tensor, int | None], Tensor]) -> Tensor:
+    def _rolled(self, residual: float) -> Tensor:
         """Return [layer, query, input]. All rows go down together, which costs less than one at a time."""
         down = self._down()
         reach: int | None = None  # rows that are positive at many queries stay so in all layers below
@@ -243,8 +228,8 @@ class LinearTrace:
             if covered is not None:
                 reach = max(covered, operands.scores.visible(covered))
             if self._whole:
-                return below(operands, both, covered)
-            return (1 - residual) * below(operands, both, covered) + residual * both
+                return self._edges(operands, both, covered)
+            return (1 - residual) * self._edges(operands, both, covered) + residual * both
 
         rolled = roll_down(self.layers, 0, through)
         return torch.stack([rolled[l][0] for l in self.layers])
@@ -314,10 +299,6 @@ def short_in_most(lengths: Tensor, position: int) -> bool:
     medians = lengths.kthvalue(lengths.shape[1] // 2 + 1, dim=1).values
     short = (lengths[:, position] <= SHORT * medians) & (medians > 0)
     return bool(short.float().mean() > 0.5)
-
-
-def _uniform(o: Operands, rows: Tensor, _: int | None) -> Tensor:
-    return uniform_step(o.scores, rows)
 
 
 def trace_linear(

@@ -47,7 +47,6 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
     "rollout": lambda m: m.trace(_ids(SHORT)).rollout(),
     "flow": lambda m: m.trace(_ids(SHORT)).flow(query=-1, layer=-1),
     "rows": lambda m: m.trace(_ids(LONG), memory="linear", queries=[-1, {-1: 0.5, 3: 0.5}], layers=[-1, 0]).rollout(),
-    "rows, field": lambda m: m.trace(_ids(LONG), memory="linear").rollout(receptive_field="ratio"),
     "answer edges": lambda m: m.trace(_ids(SHORT), edges="answer").rollout(),
     "answer edges, rows": lambda m: m.trace(_ids(SHORT), edges="answer").answer_rows(signed=True),
     "answer edges, linear": lambda m: m.trace(_ids(LONG), memory="linear", edges="answer").answer_rows(signed=True),

@@ -91,7 +91,6 @@ def contents(output: Path) -> dict[str, bytes]:
         (bert, {"words": True}),
         (bert, {"residual": 0.0}),
         (gpt2, {}),
-        (gpt2, {"receptive_field": "ratio", "methods": ("rollout", "flow")}),
         (t5, {"query": "all"}),
     ],
 )
@@ -119,14 +118,11 @@ def test_what_a_job_finds_is_what_traces_say(model: Any, options: dict[str, Any]
         if options.get("query") == "the":
             assert row["queries"] == [i for i, token in enumerate(trace.tokens) if token == "the"]
         for method in options.get("methods", METHODS):
-            more = {
-                name: options[name] for name in ("residual", "receptive_field") if name in options and method != "raw"
-            }
+            more = {"residual": options["residual"]} if "residual" in options and method != "raw" else {}
             expected = getattr(trace, method)(row["queries"], options.get("layers"), **more)
             assert list(expected.queries) == row["queries"]
             for layer, values in zip(expected.layers, expected.values, strict=True):
-                near = 1e-5 if options.get("receptive_field") else 1e-7  # ratios may be large
-                np.testing.assert_allclose(row[f"{method}_L{layer + 1}"], values, atol=2e-6, rtol=near)
+                np.testing.assert_allclose(row[f"{method}_L{layer + 1}"], values, atol=2e-6, rtol=1e-7)
         if trace.prediction is None:
             assert row["prediction"] is None
         else:

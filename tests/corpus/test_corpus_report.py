@@ -140,43 +140,6 @@ def test_scores_that_are_no_numbers_fail_alone(tmp_path: Path) -> None:
     assert (found["texts"], found["scored"]) == (30, without["scored"])
 
 
-def test_differences_from_a_receptive_field_are_no_shares(tmp_path: Path) -> None:
-    """They may be negative, and are not normalised."""
-    rows, columns = made_up(30)
-    for row in rows:
-        if "error" not in row:
-            for name in columns:
-                row[name] = (np.array(row[name]) - 0.2).tolist()
-    out = stored(tmp_path / "less", rows, columns, parts=1)
-    (out / "_manifest.jsonl").write_text(
-        json.dumps({"format": "attnflow.corpus", "receptive_field": "difference"}) + "\n"
-    )
-    found = report.summarize(out)
-    lifts = [
-        np.array(row["flow_L2"]).mean(0)[i] * (len(row["tokens"]) - 2)  # not divided by the sum, which may be 0
-        for row in rows
-        if "error" not in row
-        for i, token in enumerate(row["token_ids"])
-        if token == 7
-    ]
-    assert words_of(found, "flow")[7][0] == pytest.approx(np.mean(lifts), rel=1e-4)
-
-
-def test_ratios_to_a_receptive_field_are_divided_by_their_sums(tmp_path: Path) -> None:
-    """The sums make them comparable with values that sum to 1; raw attention already does."""
-    rows, columns = made_up(30)
-    plain = report.summarize(stored(tmp_path / "plain", rows, columns, parts=1))
-    for row in rows:
-        for name in columns:
-            if "error" not in row and name.startswith("rollout"):
-                row[name] = (5 * np.array(row[name])).tolist()
-    out = stored(tmp_path / "ratio", rows, columns, parts=1)
-    (out / "_manifest.jsonl").write_text(json.dumps({"format": "attnflow.corpus", "receptive_field": "ratio"}) + "\n")
-    found = report.summarize(out)
-    for name in ("raw", "rollout", "flow"):
-        close([row[1:] for row in found["top"][name]], [row[1:] for row in plain["top"][name]])
-
-
 def test_a_job_that_is_not_finished(tmp_path: Path) -> None:
     rows, columns = made_up(60)
     out = stored(tmp_path / "half", rows, columns, parts=4, finished=False)

@@ -16,7 +16,6 @@ from torch import Tensor
 from attnflow.capture.exponents import exponents_of
 from attnflow.capture.fused import in_two_places
 from attnflow.capture.scores import FEW, LARGE_BYTES, LazyMask, Scores, Weighing, mixed_back
-from attnflow.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,6 @@ class Operands:
 
 EDGE_BYTES = 512 << 20
 """Memory for the edges of some queries on a GPU, [query, key] with the heads summed."""
-
-"""Memory for the weights of all heads when each head is summed separately."""
 
 KERNEL_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -287,23 +284,6 @@ def _thin(rows: Tensor, edges: Tensor) -> Tensor:
 
         return edge_kernels.thin_product(rows, edges)
     return torch.matmul(rows, edges)
-
-
-def uniform_step(scores: Scores, rows: Tensor) -> Tensor:
-    """Compute `step` for uniform attention to the visible positions, in O(n)."""
-    if _irregular(scores):
-        raise InputError(
-            "the receptive field of this mask cannot be computed without matrices: expected a causal, sliding-window "
-            "or full mask"
-        )
-    n = scores.queries
-    if scores.causal or (isinstance(scores.mask, LazyMask) and scores.mask.plain != "full"):
-        window = (scores.mask.window if isinstance(scores.mask, LazyMask) else None) or n
-        share = rows.double() / torch.arange(1, n + 1, device=rows.device).clamp(max=window)
-        later = share.flip(-1).cumsum(-1).flip(-1)  # [k] = Σ over q ≥ k
-        beyond = torch.nn.functional.pad(later, (0, window))[..., window:]
-        return (later - beyond[..., :n]).to(rows.dtype)
-    return rows.sum(-1, keepdim=True).expand(*rows.shape[:-1], scores.keys) / scores.keys
 
 
 def _irregular(scores: Scores) -> bool:

@@ -91,9 +91,6 @@ def run(
         str | None, typer.Option(metavar="NAME", help="Input column with the answer to explain for each text.")
     ] = None,
     of: Of = None,
-    receptive_field: Annotated[
-        str | None, typer.Option(help="For decoders: correct for uniform attention by ratio, difference or layer.")
-    ] = None,
     truncate: Truncate = False,
     answers: Annotated[
         bool,
@@ -197,7 +194,7 @@ def run(
     try:
         sums = explain_corpus(
             source, output, model, methods=",".join(method) if method else None, layers=layer, query=query,
-            residual=read_share(residual), receptive_field=receptive_field, words=words, truncate=truncate,
+            residual=read_share(residual), words=words, truncate=truncate,
             edges=edges, normalize=normalize, answer=answer,
             answer_column=answer_column, of=of, answers=answers, max_new_tokens=tokens, unit=unit, span=span,
             occurrence=occurrence, chat=chat, text=text, pair=pair, id=id,

@@ -66,7 +66,6 @@ def explain_corpus(
     layers: str | int | Iterable[int] = "last",
     query: str | int | None = None,
     residual: float | None = None,
-    receptive_field: str | None = None,
     words: bool = False,
     truncate: bool = False,
     edges: str | None = None,
@@ -104,7 +103,7 @@ def explain_corpus(
         `attnflow.source_methods.METHODS`; by default the one that `Answer.sources` chooses.
     layers: "last", "all", "L1,L6", or numbers from 0, for methods that have layers.
     query: a token (every occurrence is a query), a position, or "all"; None for the natural one.
-    residual, receptive_field, words, truncate: as for `Trace.rollout`, `Trace.words` and `Model.trace`. The
+    residual, words, truncate: as for `Trace.rollout`, `Trace.words` and `Model.trace`. The
         residual weight is 0.5 by default.
     edges, normalize, of: as for `Model.trace` and `Model.gradient`.
     answer: the class or token that methods and edges are about, for all texts; the model's own answer by default.
@@ -135,7 +134,7 @@ def explain_corpus(
     if not isinstance(source, str | Path):
         raise InputError(f"the input is {a_type(source)}: expected the path of a file or folder with texts")
     request = Request(
-        methods, layers, query, residual, receptive_field, words, truncate, edges, normalize, answer,
+        methods, layers, query, residual, words, truncate, edges, normalize, answer,
         answer_column, of, answers, max_new_tokens, unit, span, occurrence, chat, pair,
     )  # fmt: skip
     request.check()

@@ -15,7 +15,6 @@ from attnflow.corpus.schema import score_columns
 from attnflow.errors import InputError
 from attnflow.graph import check_residual
 from attnflow.method_table import LAYERED, TEXT_METHODS, check_options, is_about_answer, method_name
-from attnflow.receptive import check_mode
 from attnflow.selection import read_layer, select_layers
 from attnflow.source_methods import ANSWER_WAYS, METHOD, METHODS, TOKENS
 
@@ -30,11 +29,11 @@ TOGETHER = ("gradient", "attention-gradient", "answer")
 
 DEFAULT = "rollout"
 CHANGING = (
-    "words", "query", "layers", "residual", "receptive_field", "edges", "normalize", "answer", "answer_column",
+    "words", "query", "layers", "residual", "edges", "normalize", "answer", "answer_column",
     "of",
 )  # fmt: skip
 """Options that change what methods compute; each must apply to at least one method of the job."""
-OF_TEXTS = ("query", "receptive_field", "words", "truncate", "pair", "normalize", "of")
+OF_TEXTS = ("query", "words", "truncate", "pair", "normalize", "of")
 OF_WRITING = ("max_new_tokens", "unit", "span", "occurrence", "chat")
 """`OF_TEXTS` options do not apply to written answers; `OF_WRITING` options apply to nothing else."""
 
@@ -76,7 +75,6 @@ class Options:
     layers: tuple[int, ...]
     query: str | None = None
     residual: float = 0.5
-    receptive_field: str | None = None
     words: bool = False
     truncate: bool = False
     batch_tokens: int = BATCH_TOKENS
@@ -104,7 +102,7 @@ class Options:
     @property
     def is_together(self) -> bool:
         """Whether a batch of texts is explained at once: by attention, or by edges about the model's own answers."""
-        if self.writing is not None or self.is_traced:
+        if self.writing is not None or self.words:
             return False
         if not self.is_by_text:
             return True
@@ -117,11 +115,6 @@ class Options:
             and others <= set(ANSWER_WAYS)
             and self.edges in (None, *TOGETHER)
         )
-
-    @property
-    def is_traced(self) -> bool:
-        """Whether the graph of each text is propagated by its own trace, not in a batch."""
-        return self.words or self.receptive_field is not None
 
     @property
     def has_answers(self) -> bool:
@@ -138,7 +131,6 @@ class Options:
             "layers",
             "query",
             "residual",
-            "receptive_field",
             "words",
             "truncate",
             "batch_tokens",
@@ -159,7 +151,6 @@ class Request:
     layers: str | int | Iterable[int] = "last"
     query: str | int | None = None
     residual: float | None = None
-    receptive_field: str | None = None
     words: bool = False
     truncate: bool = False
     edges: str | None = None
@@ -207,7 +198,6 @@ class Request:
         """Refuse incompatible options, and options that would have no effect."""
         if self.residual is not None:
             check_residual(self.residual)
-        check_mode(self.receptive_field)
         if self.answer is not None and self.answer_column is not None:
             raise InputError(
                 f"answer={self.answer!r} applies to all texts and answer_column={self.answer_column!r} gives one per "
@@ -263,7 +253,7 @@ class Request:
         """Return the options for a model with `layer_count` layers."""
         return Options(
             self.names, read_layers(self.layers, layer_count), None if self.query is None else str(self.query),
-            0.5 if self.residual is None else float(self.residual), self.receptive_field, self.words, self.truncate,
+            0.5 if self.residual is None else float(self.residual), self.words, self.truncate,
             batch_tokens, self.edges, self.normalize, self.answer, self.of, self.answer_column, self.writing,
         )  # fmt: skip
 

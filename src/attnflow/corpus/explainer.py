@@ -154,7 +154,7 @@ class Explainer:
             return [_done(members, [failed_row(e)])]
 
     def _traced(self, members: list[int], encoded: list[Encoded], batch: Batch) -> Iterator[Future[Solved]]:
-        """Explain texts one by one through traces: for words, receptive fields and encoder-decoders."""
+        """Explain texts one by one through traces: for words and encoder-decoders."""
         options = self.options
         provenance = {**batch.provenance(), **recipe_of(options)}
         traces = [Trace.of(batch.passed(number, provenance=provenance)) for number in range(len(encoded))]

@@ -84,11 +84,11 @@ class Scores:
 def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
     """Find the score columns of a shard.
 
-    Rows of raw attention and rollout already sum to 1, unless rollout is a ratio or the edges are not attention. Rows
-    of flow and importance are divided by their sums. Differences may be negative, and are not shares.
+    Rows of raw attention and rollout already sum to 1, unless the edges are not attention. Rows of flow and importance
+    are divided by their sums.
     settings: of the job.
     """
-    receptive_field, edges = settings.get("receptive_field"), settings.get("edges")
+    edges = settings.get("edges")
     try:
         names = arrow()[1].read_schema(path).names
     except (OSError, ValueError) as e:
@@ -104,14 +104,11 @@ def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
         raise InputError(f"{str(path)!r} has no score columns: expected raw_L1, rollout_L1, flow_L1 or similar")
     layers = layers or [0]
     answers = bool(settings.get("answers"))
-    difference = receptive_field == "difference"
     divided = {
         method
         for method in methods
-        if answers
-        or (method not in SHARES if method not in LAYERED else method == "flow" or edges is not None)
-        or (method != "raw" and receptive_field == "ratio")
-    } - {method for method in layered if difference and method != "raw"}
+        if answers or (method not in SHARES if method not in LAYERED else method == "flow" or edges is not None)
+    }
     columns_of = [[f"{method}_L{n}" if method in LAYERED else method for n in layers] for method in methods]
     unit = settings.get("unit") if answers else None
     return Scores(
@@ -119,7 +116,7 @@ def read_scores(path: Path, settings: Mapping[str, Any]) -> Scores:
         layers,
         columns_of,
         frozenset(name for method, own in zip(methods, columns_of, strict=True) if method in divided for name in own),
-        np.array([(method in SIGNED) or (method in LAYERED[1:] and difference) for method in methods]),
+        np.array([method in SIGNED for method in methods]),
         None if unit == "token" else unit,
     )
 

@@ -140,7 +140,7 @@ def followed(trace: Trace, options: Options) -> tuple[list[int], Scores]:
     for method in options.layered:
         more: dict[str, Any] = {}
         if method != "raw":
-            more = {"residual": options.residual, "receptive_field": options.receptive_field}
+            more = {"residual": options.residual}
         result = getattr(trace, method)(places, options.layers, **more)
         scores |= zip(score_columns([method], options.layers), result.values, strict=True)
     return places, scores
@@ -175,7 +175,7 @@ def recipe_of(options: Options) -> dict[str, Any]:
     recipe: dict[str, Any] = {}
     if any(takes(method, "residual") for method in options.methods) or set(options.methods) == {"raw"}:
         recipe["residual"] = options.residual
-    for name in ("receptive_field", "answer", "of", "answer_column"):
+    for name in ("answer", "of", "answer_column"):
         if getattr(options, name) is not None:
             recipe[name] = getattr(options, name)
     return recipe
