@@ -31,7 +31,6 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnflow import __version__
 from attnflow.errors import InputError
-from attnflow.evaluate.statistics import wilson
 from attnflow.files import make_folder, write_whole
 from attnflow.paper.data_files import file_hash
 from reproduction.quiet import silenced
@@ -222,6 +221,21 @@ def cosine_restarts(peak: float, first: int, factor: float = 2.0) -> Callable[[i
         return peak * (0.5 + 0.5 * math.cos(math.pi * at / length))
 
     return rate
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a share.
+
+    >>> [round(x, 3) for x in wilson(95, 100)]
+    [0.888, 0.978]
+    """
+    if not n:
+        return 0.0, 1.0
+    z = 1.959963984540054
+    p = hits / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return float(max(0.0, centre - half)), float(min(1.0, centre + half))
 
 
 def share(right: Iterable[bool]) -> dict[str, Any]:

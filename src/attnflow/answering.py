@@ -35,7 +35,6 @@ CHECKED = 32
 """The number of prompt tokens for which the cache left by generation is compared with a pass without a cache."""
 
 Messages = Sequence[Mapping[str, str]]
-PromptLike = str | Messages | Sequence[int] | Tensor | Prompt
 
 
 @dataclass(frozen=True)

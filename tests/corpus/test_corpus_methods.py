@@ -127,7 +127,7 @@ def test_a_row_has_what_python_gives_for_its_text(
             name: options[name] for name in SETTINGS if name in options
         }
     settings = json.loads((tmp_path / "out" / "_manifest.jsonl").read_text().splitlines()[0])
-    assert {name: settings[name] for name in SETTINGS if name in settings} == {
+    assert {name: settings[name] for name in SETTINGS if settings[name] is not None} == {
         name: options[name] for name in SETTINGS if name in options
     }
 

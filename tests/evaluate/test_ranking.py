@@ -14,7 +14,7 @@ from scipy import stats
 from attnflow.errors import InputError
 from attnflow.evaluate.ranking import pairs
 from attnflow.evaluate.statistics import effect, holm, intervals, wilcoxon
-from helpers.measurements import BLANK, GOOD, METHODS, METRICS, measured, method, summary_of
+from helpers.measurements import BLANK, GOOD, METHODS, METRICS, measured, summary_of
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_cells(summary: dict[str, Any]) -> None:
             found, column = cell(summary, one["name"], metric), given.values[:, m, k]
             if (m, k) == (BLANK, 0):
                 empty = {"mean": None, "low": None, "high": None, "sd": None}
-                assert found == {"method": "blank-out", "metric": metric, "n": 0, "level": False, **empty}
+                assert found == {"method": "blank-out", "metric": metric, "n": 0, **empty}
                 continue
             (mean,) = intervals(column[:, None], 2000, 0)
             assert mean is not None
@@ -88,21 +88,6 @@ def test_cells(summary: dict[str, Any]) -> None:
                 near(v) for v in (mean.mean, mean.low, mean.high)
             ]
             assert (found["n"], found["sd"]) == (60, near(column.std(ddof=1)))
-            assert found["level"] == (m == GOOD)  # the only best, with all others far below
-
-
-def test_level_with_the_best() -> None:
-    """Methods that differ only by chance are level with the best; a worse one is not."""
-    values = np.random.default_rng(0).normal(0, 1, (80, 3, 1))
-    values[:, 2] -= 2
-    methods = tuple(method(name, "baseline") for name in "abc")
-    given = replace(
-        measured(80), methods=methods, metrics={"blank-out": "higher"}, values=values, curves={},
-        agreement=np.eye(3), seconds=np.ones((80, 3)),
-    )  # fmt: skip
-    assert [c["level"] for c in summary_of(given)["cells"]] == [True, True, False]
-    lower = replace(given, metrics={"blank-out": "lower"})
-    assert [c["level"] for c in summary_of(lower)["cells"]] == [False, False, True]
 
 
 def test_tests(summary: dict[str, Any]) -> None:

@@ -122,25 +122,10 @@ class Options:
         return self.writing is not None or is_about_answer(self.edges) or len(self.layered) < len(self.methods)
 
     def settings(self) -> dict[str, Any]:
-        """Return the options as stored in a manifest.
-
-        Newer options appear only if they are not the default, so that old manifests still match.
-        """
-        first = (
-            "methods",
-            "layers",
-            "query",
-            "residual",
-            "words",
-            "truncate",
-            "batch_tokens",
-        )
+        """Return the options as stored in a manifest."""
         values = asdict(self)
         writing = values.pop("writing")
-        later = [field for field in fields(self) if field.name in values and field.name not in first]
-        more = {field.name: values[field.name] for field in later if values[field.name] != field.default}
-        answers = {} if writing is None else {"answers": True, **writing}
-        return {**{name: values[name] for name in first}, **more, **answers}
+        return {**values, **({} if writing is None else {"answers": True, **writing})}
 
 
 @dataclass(frozen=True)

@@ -242,22 +242,15 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """Return everything that tables and files show, as JSON-compatible data.
 
-        Floats have six digits; missing values are null. In "cells", level is whether the method is the best by its
-        mean, or not significantly different from the best (Wilcoxon's test, corrected by Holm for all methods by this
-        metric).
+        Floats have six digits; missing values are null.
         """
         needs_scipy()
         names = [method["name"] for method in self.methods]
-        by_metric = np.moveaxis(self.values * np.array(self._up), 2, 0)  # higher is better in every metric
-        level = [ranking.level_with_the_best(better) for better in by_metric]
         places = [(k, m) for k in range(len(self.metrics)) for m in range(len(names))]
         cells = [
-            {
-                "method": names[m], "metric": cell.metric, "n": cell.n, **_sides(cell.mean), "sd": cell.sd,
-                "level": level[k][m],
-            }
-            for (k, m), cell in zip(places, self.cells, strict=True)
-        ]  # fmt: skip
+            {"method": names[m], "metric": cell.metric, "n": cell.n, **_sides(cell.mean), "sd": cell.sd}
+            for (_, m), cell in zip(places, self.cells, strict=True)
+        ]
         tests = [
             {
                 "metric": c.metric, "first": _at(c.first, c.layer), "second": _at(c.second, c.layer), "about": c.about,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnflow.evaluate.statistics import SIGNIFICANT, Floats, holm, ranks, wilcoxon
+from attnflow.evaluate.statistics import SIGNIFICANT, Floats, ranks
 
 PROPAGATIONS = (("rollout", "raw"), ("flow", "raw"), ("flow", "rollout"))
 """Which of two methods is the first of a pair."""
@@ -70,19 +70,6 @@ def ranked(better: Floats) -> Floats:
     placed = np.full((int(complete.sum()), better.shape[1]), np.nan)
     placed[:, present] = ranks(-better[complete][:, present])
     return placed
-
-
-def level_with_the_best(better: Floats) -> list[bool]:
-    """Return for each method whether it is the best by its mean, or not significantly different from the best."""
-    there = np.isfinite(better)
-    means = [(float(better[there[:, m], m].mean()), m) for m in np.flatnonzero(there.any(0)).tolist()]
-    if not means:
-        return [False] * better.shape[1]
-    best = max(means, key=lambda one: one[0])[1]
-    others = [m for _, m in means if m != best]
-    adjusted = holm([wilcoxon(better[:, best] - better[:, m]) for m in others])
-    level = {best, *(m for m, p in zip(others, adjusted, strict=True) if p is None or p >= SIGNIFICANT)}
-    return [m in level for m in range(better.shape[1])]
 
 
 def needed(methods: Methods) -> dict[str, int]:

@@ -184,18 +184,3 @@ def effect(difference: Floats) -> float | None:
     size = ranks(np.abs(present))
     up, down = size[present > 0].sum(), size[present < 0].sum()
     return float((up - down) / (up + down)) if up + down else None
-
-
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Return the 95 % Wilson interval of a share.
-
-    >>> [round(x, 3) for x in wilson(95, 100)]
-    [0.888, 0.978]
-    """
-    if not n:
-        return 0.0, 1.0
-    z = 1.959963984540054
-    p = hits / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return float(max(0.0, centre - half)), float(min(1.0, centre + half))

@@ -26,15 +26,14 @@ SHORT = {"best": "our recipe", "authors": "the authors' recipe"}
 NAMES = {TEXT: "the text's reading", WORDS: "the text's reading, words only", AUTHORS: "the released code's reading"}
 
 
-def section(result: dict[str, Any], pictures: str | None = None) -> str:
-    """Return one table or figure in Markdown. pictures: their path without extension, if the text should show them."""
+def section(result: dict[str, Any]) -> str:
+    """Return one table or figure in Markdown."""
     lines = list(
         _table(result) if "table" in result else _figure4(result) if result["figure"] == "figure4" else _maps(result)
     )
     name = result.get("table") or result["figure"]
     title = TITLES[name] + (f" ({recipe_name(result)})" if "recipe" in result else "")
-    shown = [f"![{title}]({pictures}.svg)"] if pictures else []
-    return "\n\n".join([f"## {title}", *shown, *filter(None, lines)]) + "\n"
+    return "\n\n".join([f"## {title}", *filter(None, lines)]) + "\n"
 
 
 def recipe_name(result: dict[str, Any]) -> str:
