@@ -41,6 +41,6 @@ def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith(f"attnflow: cannot write {str(tmp_path / 'out' / 'part-000000.parquet')!r}: ")
     assert "File too large" in done.stderr and done.stderr.endswith(
-        "finished shards stay valid: make room, and run the same again with --resume\n"
+        "finished shards stay valid: make room, and run the same again with resume=True\n"
     )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_manifest.jsonl"]
