@@ -517,4 +517,4 @@ def test_the_notebook_runs_from_start_to_end(tmp_path: Path) -> None:
     assert TEXT in shown
     printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
     assert "flow 0.8485, width of the cut 0.8485" in printed
-    assert "['compare.pdf', 'flow.csv', 'graph.svg', 'page.html', 'rollout.svg']" in printed
+    assert "['compare.pdf', 'flow.npz', 'graph.svg', 'page.html', 'rollout.svg']" in printed
