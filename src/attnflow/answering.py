@@ -25,9 +25,6 @@ from attnflow.source_methods import TOKENS as TOKENS
 BATCH = 8
 """The number of prompts that the model answers at once."""
 
-WHOLE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64}
-"""The dtypes of tensors of token numbers."""
-
 LONG_PROMPT = 8
 """An answer that begins with a prompt of at least this many tokens is taken for the whole text, which is a mistake."""
 
@@ -139,13 +136,9 @@ def _numbers(ids: Any) -> list[int]:
         if isinstance(ids, np.ndarray) and ids.dtype.kind not in "iuf":
             raise InputError(f"the tokens are an array of {ids.dtype}: expected whole numbers, one row")
         ids = torch.as_tensor(ids)
-        if (
-            ids.dtype not in WHOLE
-            or ids.layout != torch.strided
-            or ids.is_meta
-            or ids.dim() > 2
-            or (ids.dim() == 2 and len(ids) != 1)
-        ):
+        whole = not (ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool)
+        row = ids.dim() < 2 or (ids.dim() == 2 and len(ids) == 1)
+        if not whole or not row or ids.layout != torch.strided or ids.is_meta:
             raise InputError(
                 f"the tokens are a tensor of shape {tuple(ids.shape)}, {ids.dtype}: expected whole numbers, one row"
             )

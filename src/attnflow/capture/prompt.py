@@ -90,8 +90,8 @@ class Prompt:
 
         "token" means every token. Other units leave out special tokens and the chat template. "word", "sentence" and
         "paragraph" do not cross the border of a message or document. "message" and "document" are named, not quoted. White
-        space around a unit belongs to no unit: what is left out leaves paragraphs apart. An image is a separate unit,
-        before the others; among words, each of its places is one.
+        space around these larger units belongs to none: what is left out leaves paragraphs apart. An image is a separate
+        unit, before the others; among words, each of its places is one.
         """
         if not isinstance(unit, str) or unit not in UNITS:
             raise InputError(f"unit is {unit!r:.60}: expected one of {', '.join(UNITS)}")
