@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicCache, StaticCache
 
 import attnflow as af
 from attnflow.answer_rows import by_units
+from attnflow.capture.fingerprint import fingerprint
 from attnflow.capture.prompt import plain_ids
 from attnflow.errors import InputError, ModelError
 from helpers.small_models import bert, gpt2
@@ -304,6 +305,18 @@ def test_weights_that_changed_since_the_answer_are_refused(given: bool, write: s
             read()
     again = model.answer(PROMPT, answer=ANSWER if given else None, max_new_tokens=3)
     assert again.sources().values.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("change", ["negated", "doubled", "rows swapped", "columns swapped", "mirrored"])
+def test_no_change_of_a_tensor_has_the_old_fingerprint(change: str) -> None:
+    """Sums of bits would miss most of these. The same values in another layout are no change."""
+    changed = {
+        "negated": lambda x: -x, "doubled": lambda x: 2 * x, "rows swapped": lambda x: x.roll(1, 0),
+        "columns swapped": lambda x: x.roll(4, 1), "mirrored": lambda x: x.flip(-1),
+    }[change]  # fmt: skip
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        x = torch.randn(8, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
+        assert fingerprint([changed(x)]) != fingerprint([x]) == fingerprint([x.t().contiguous().t()])
 
 
 def test_compiled_models_answer_as_others_do() -> None:
