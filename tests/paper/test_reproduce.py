@@ -286,7 +286,7 @@ def test_table3_and_figure4(attnflow: Any, monkeypatch: pytest.MonkeyPatch, tmp_
         (("reproduce", "table1", "--data", "."), "the folder '.' contains none of agreement.tsv, agr_50_mostcommon_10K.tsv (or .xz, .gz)"),
         (("reproduce", "table1", "--seeds", "x"), "seeds 'x': expected integers from 0 separated by commas"),
         (("reproduce", "table1", "--seeds", "0,0"), "seeds=[0, 0]: expected each seed once"),
-        (("reproduce", "figure2", "--recipe", "authors"), "there is no trained model in 'reproduction/models/verb-number-authors-seed0': train the recipe 'authors' with seed 0 there, by `python -m reproduction verb-number`"),
+        (("reproduce", "figure2", "--recipe", "authors"), "there is no trained model in 'reproduced/models/verb-number-authors-seed0': train the recipe 'authors' with seed 0 there, by `python -m reproduction verb-number`"),
         (("reproduce", "table3"), "give data=, a folder that contains test.tsv (or .xz, .gz)"),
         (("reproduce", "table3", "--data", "."), "the folder '.' does not contain test.tsv (or .xz, .gz)"),
         (("reproduce", "all", "-m", "x"), "model= works for either table3 or figure4"),

@@ -30,7 +30,7 @@ def reproduce(
     ] = None,
     device: Device = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for the results, tables and figures.")] = Path(
-        "reproduction"
+        "reproduced"
     ),
 ) -> None:
     """Reproduce the paper's tables and figures, with its numbers next to ours (.json, .md, .svg, .pdf and .png)."""
